@@ -1,0 +1,1 @@
+"""A test-database harness for PostgreSQL."""

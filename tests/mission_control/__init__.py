@@ -1,0 +1,1 @@
+"""Mission Control: a sample application and the packages that test it."""
