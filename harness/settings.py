@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -88,7 +89,7 @@ class Settings(NamedTuple):
         for database in self.databases:
             if database.role == role:
                 return database
-        raise UsageError(f"{FILE} has no {role} database", next=f"Add `{role} = \"NAME\"` to its [databases].")
+        raise UsageError(f"{FILE} has no {role} database", next=f'Add `{role} = "NAME"` to its [databases].')
 
     @property
     def test_roles(self) -> tuple[str, ...]:
@@ -126,7 +127,9 @@ def find_root(start: Path | None = None) -> Path:
             return folder
         if (folder / ".git").exists():
             break
-    raise UsageError(f"there is no {FILE} in {str(here)!r} or above it within its worktree", next="Run `harness init` in the repository's top folder.")
+    raise UsageError(
+        f"there is no {FILE} in {str(here)!r} or above it within its worktree", next="Run `harness init` in the repository's top folder."
+    )
 
 
 def load(root: Path) -> Settings:
@@ -211,9 +214,8 @@ def _databases(table: _Table) -> tuple[Database, ...]:
     written = set(table.left)
     found = []
     for default in DEFAULT_DATABASES:
-        database = table.take(
-            default.role, lambda value, default=default: _database(table, default, value), "a name, or { name = …, variable = … }", default
-        )
+        read = partial(_database, table, default)
+        database = table.take(default.role, read, "a name, or { name = …, variable = … }", default)
         if default.role != "e2e" or "e2e" in written or not written:
             check_name(database.name, f"{table.file}: [databases] {default.role}")
             found.append(database)

@@ -12,10 +12,12 @@ from harness.errors import UsageError, conceal
 NAME_LIMIT = 63
 """PostgreSQL cuts a longer identifier with a NOTICE, and then names another database."""
 
+MAX_PORT = 65535
+
 HIDDEN = "postgresql://application-database-is-hidden-from-tests.invalid/hidden"
 """What a package sees instead of the application's DSN."""
 
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.S)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL)
 _BROKEN_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODE = "Percent-encode special characters in the user name and password: @ is %40, / is %2F, ? is %3F, # is %23, % is %25."
 
@@ -37,7 +39,8 @@ class Dsn(NamedTuple):
         """Show everything but the password."""
         return f"<{self.variable} {self.user}@{self.where}>"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return repr(self)
 
     @property
     def where(self) -> str:
@@ -106,7 +109,7 @@ def parse_dsn(variable: str, text: str) -> Dsn:
         raise UsageError(f"{variable} names host and hostaddr", next="Keep one: drivers disagree on which one counts.")
     if not name:
         raise UsageError(f"{variable} names no database", next=f"Write its name into it: {_SHAPE}.")
-    if "://" in name or "=" in name and " " in name:
+    if "://" in name or ("=" in name and " " in name):
         raise UsageError(f"{variable} has a connection string for a database name", next=f"Write {_SHAPE}.")
     check_name(name, variable)
     return Dsn(variable, text, host, hostaddr, _port(variable, found.pop("port", "5432")), user, password, name, tuple(found.items()))
@@ -121,14 +124,16 @@ def _check_form(variable: str, text: str, keywords: set[str]) -> None:
         return
     if match["scheme"] not in ("postgresql", "postgres"):
         form = f"{match['scheme']}://"
-        raise UsageError(f"{variable} begins with {form!r}", next="Write postgresql://; harness.toml's [environment] has {url:SCHEME} for other tools.")
+        raise UsageError(
+            f"{variable} begins with {form!r}", next="Write postgresql://; harness.toml's [environment] has {url:SCHEME} for other tools."
+        )
     if _BROKEN_PERCENT.search(text):
         raise UsageError(f"{variable} has a '%' that begins no percent-encoding", next=_ENCODE)
     behind = (match["path"] or "") + (match["query"] or "")
     if match["authority"].count("@") > 1 or ("@" in behind and "@" not in match["authority"]):
         raise UsageError(f"{variable} has an unencoded '@', '/' or '?' in its user name or password", next=_ENCODE)
     for character in text:
-        if character in "#\\\"<>^`{}|" or character.isspace() or not character.isprintable():
+        if character in '#\\"<>^`{}|' or character.isspace() or not character.isprintable():
             raise UsageError(f"{variable} has an unencoded {character!r}", next=_ENCODE)
     _check_query(variable, match, keywords)
 
@@ -151,14 +156,16 @@ def _check_query(variable: str, match: re.Match[str], keywords: set[str]) -> Non
         if not key:
             continue
         if key not in keywords and key != "ssl":
-            raise UsageError(f"{variable} has the parameter {key!r}, which libpq does not know", next="Remove it: it belongs to another tool.")
+            raise UsageError(
+                f"{variable} has the parameter {key!r}, which libpq does not know", next="Remove it: it belongs to another tool."
+            )
         if key in seen:
             raise UsageError(f"{variable} says its {key} twice", next="Keep one: drivers disagree on which one counts.")
         seen.add(key)
 
 
 def _port(variable: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= MAX_PORT:
         raise UsageError(f"{variable} has no usable port", next=f"Write {_SHAPE}; {_ENCODE}")
     return int(text)
 

@@ -1,0 +1,257 @@
+"""Connections to PostgreSQL, and the questions asked over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.errors import Refusal, ResetFailed, StackFailure, redact
+from harness.results import EndedSession
+from harness.targets import Dsn, Identity, Stamp, read_stamp
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+CONNECT_TIMEOUT = 10
+"""Seconds; libpq's own default is over two minutes."""
+STARTUP_TIMEOUT = 30.0
+"""Seconds that a server which says "starting up" is waited for."""
+
+INVALID = -2
+"""`datconnlimit` of a database whose drop was interrupted: any ALTER on it ends our session, only DROP works."""
+
+
+class Server(NamedTuple):
+    """What a server says of itself and of the role that asks."""
+
+    system_identifier: str
+    version: int
+    in_recovery: bool
+    role: str
+    superuser: bool
+    createdb: bool
+    signal_backend: bool
+    data_directory: str | None
+    fsync: bool
+    locale: str
+
+
+class DatabaseRow(NamedTuple):
+    """One row of pg_database; `may_own` says whether the asking role has the owner's rights."""
+
+    name: str
+    oid: int
+    owner: str
+    may_own: bool
+    allows_connections: bool
+    connection_limit: int
+    is_template: bool
+    stamp: Stamp | None
+
+    @property
+    def invalid(self) -> bool:
+        """Whether an interrupted drop left it behind."""
+        return self.connection_limit == INVALID
+
+
+class Blocker(NamedTuple):
+    """Something that no forced drop clears, and the statement that does."""
+
+    database: str
+    finding: str
+    statement: str
+
+
+def connect(dsn: Dsn, *, purpose: str, autocommit: bool = True) -> Connection:
+    """Open a session of ours: named `harness PURPOSE`, direct, free of the role's own time-outs and read-only default.
+
+    Waits for a server that is starting up. Raises StackFailure when no server answers, ResetFailed when it does not
+    finish starting, Refusal when it says no or a pooler stands in front.
+    """
+    connection = _open(dsn, purpose)
+    pid = connection.execute("SELECT pg_backend_pid()").fetchone()
+    if pid != (connection.info.backend_pid,):
+        connection.close()
+        raise Refusal(
+            f"{dsn.variable} ({dsn.where}) leads through a connection pooler, which keeps locks and settings after we left",
+            next=f"Give {dsn.variable} the server's own host and port.",
+        )
+    connection.execute(session_settings(connection.info.server_version))
+    connection.autocommit = autocommit
+    return connection
+
+
+def session_settings(version: int) -> str:
+    """Return the statements that lift, in this session only, what a role's settings would do to ours."""
+    names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+    if version >= 140000:  # noqa: PLR2004  # PostgreSQL 14
+        names.append("idle_session_timeout")
+    if version >= 170000:  # noqa: PLR2004  # PostgreSQL 17
+        names.append("transaction_timeout")
+    return "".join(f"SET {name} = 0; " for name in names) + "SET default_transaction_read_only = off"
+
+
+def _open(dsn: Dsn, purpose: str) -> Connection:
+    import psycopg
+
+    given = {key: value for key, value in dsn.parameters().items() if key not in ("application_name", "options", "connect_timeout")}
+    deadline = time.monotonic() + STARTUP_TIMEOUT
+    while True:
+        try:
+            return psycopg.connect(**given, application_name=f"harness {purpose}", connect_timeout=CONNECT_TIMEOUT, autocommit=True)  # type: ignore[arg-type]  # libpq takes text for every parameter
+        except psycopg.OperationalError as error:
+            _explain(dsn, given, redact(" ".join(str(error).split())), time.monotonic() > deadline, error)
+        time.sleep(0.02)
+
+
+def _explain(dsn: Dsn, given: dict[str, str], text: str, late: bool, error: Exception) -> None:  # noqa: FBT001  # one caller
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    ping = PGconn.ping(make_conninfo(**given).encode())
+    if ping == Ping.REJECT and not late:
+        return
+    if ping == Ping.REJECT:
+        raise ResetFailed(f"{dsn.variable} ({dsn.where}): {text}", next="Wait until the server has started.") from error
+    if ping == Ping.OK:
+        raise Refusal(
+            f"{dsn.variable} ({dsn.where}): the server says no: {text}", next="Mend the role, password or database it names."
+        ) from error
+    raise StackFailure(f"no server answers for {dsn.variable} at {dsn.where}", next="Start it, or run test/bootstrap-stack.sh.") from error
+
+
+class Answer(NamedTuple):
+    """Whose database a DSN opened, and whether its server is a standby (which has its primary's identifier)."""
+
+    identity: Identity
+    in_recovery: bool
+
+
+def identify(dsn: Dsn) -> Answer:
+    """Ask the server that `dsn` leads to whose database it opens; reads only, through a pooler too.
+
+    Raises what `connect` raises.
+    """
+    with _open(dsn, "identity") as connection:
+        row = connection.execute(
+            """SELECT (SELECT system_identifier::text FROM pg_control_system()), oid, pg_is_in_recovery()
+               FROM pg_database WHERE datname = current_database()"""
+        ).fetchone()
+    assert row is not None  # noqa: S101  # a session always has its own database
+    return Answer(Identity(row[0], row[1]), row[2])
+
+
+@contextmanager
+def failing_as(what: str, *, next: str = "Mend it and run `inv reset` again.") -> Iterator[None]:  # noqa: A002  # as in HarnessError
+    """Turn a server's error into ResetFailed: what was tried, the server's text and its SQLSTATE."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        state = f" (SQLSTATE {error.sqlstate})" if error.sqlstate else ""
+        text = error.diag.message_primary or str(error)
+        raise ResetFailed(f"{what}: {text}{state}", next=next) from error
+
+
+def quoted(name: str) -> str:
+    """Return an SQL identifier, quoted."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return an SQL string literal that reads the same whatever standard_conforming_strings says."""
+    escaped = text.replace("'", "''")
+    return " E'" + escaped.replace("\\", "\\\\") + "'" if "\\" in text else f"'{escaped}'"
+
+
+def ask_server(connection: Connection) -> Server:
+    """Return the facts that the guard and the cloning strategy need, in one round trip."""
+    row = connection.execute("""
+        SELECT (SELECT system_identifier::text FROM pg_control_system()), current_setting('server_version_num')::int,
+               pg_is_in_recovery(), current_user::text, r.rolsuper, r.rolcreatedb, pg_has_role('pg_signal_backend', 'USAGE'),
+               CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END,
+               current_setting('fsync')::boolean, (SELECT datcollate || ' ' || datctype FROM pg_database WHERE datname = 'template0')
+        FROM pg_roles r WHERE r.rolname = current_user""").fetchone()
+    assert row is not None  # noqa: S101  # a session always has its own role
+    return Server(*row)
+
+
+def ask_databases(connection: Connection) -> dict[str, DatabaseRow]:
+    """Return every database of the server by its name."""
+    rows = connection.execute("""
+        SELECT d.datname::text, d.oid, pg_get_userbyid(d.datdba)::text, pg_has_role(d.datdba, 'USAGE'), d.datallowconn, d.datconnlimit,
+               d.datistemplate, shobj_description(d.oid, 'pg_database') FROM pg_database d""")
+    return {row[0]: DatabaseRow(*row[:7], read_stamp(row[7])) for row in rows}
+
+
+def may_become(connection: Connection, role: str) -> bool | None:
+    """Say whether a database may be made for `role`; None when there is no such role."""
+    row = connection.execute("SELECT pg_has_role(oid, 'MEMBER') FROM pg_roles WHERE rolname = %s", [role]).fetchone()
+    return None if row is None else bool(row[0])
+
+
+_CLIENTS = """
+    FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
+    WHERE a.datid = ANY(%(oids)s) AND (a.backend_type = 'client backend' OR a.backend_type IS NULL AND a.usesysid IS NOT NULL)"""
+# An ordinary role reads NULL for the type of another role's session; workers of the server itself have no role.
+
+_MAY_END = """(pg_has_role('pg_signal_backend', 'USAGE') AND NOT coalesce(r.rolsuper, false) OR pg_has_role(a.usesysid, 'USAGE')
+    AND (NOT coalesce(r.rolsuper, false) OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)))"""
+
+
+def sessions(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession]]:
+    """Return the client sessions on the databases, each with its database's oid."""
+    rows = connection.execute(f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state {_CLIENTS}", {"oids": list(oids)})  # constant parts
+    return [(row[0], EndedSession(*row[1:])) for row in rows]
+
+
+def sessions_beyond_us(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession, bool]]:
+    """Return the client sessions that this role may not end; the flag says whether a superuser's."""
+    rows = connection.execute(
+        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state, coalesce(r.rolsuper, false) {_CLIENTS} AND NOT {_MAY_END}",  # constant parts
+        {"oids": list(oids)},
+    )
+    return [(row[0], EndedSession(*row[1:5]), row[5]) for row in rows]
+
+
+def end_sessions(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession]]:
+    """Ask every client session on the databases that this role may end to end; return them."""
+    rows = connection.execute(
+        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state, pg_terminate_backend(a.pid) {_CLIENTS} AND {_MAY_END}",  # constant parts
+        {"oids": list(oids)},
+    )
+    return [(row[0], EndedSession(*row[1:5])) for row in rows]
+
+
+def prepared_transactions(connection: Connection, names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return (database, gid, owner) of the prepared transactions in the databases."""
+    query = "SELECT database::text, gid, owner::text FROM pg_prepared_xacts WHERE database = ANY(%s)"
+    return list(connection.execute(query, [list(names)]))
+
+
+def blockers(connection: Connection, names: Iterable[str]) -> list[Blocker]:
+    """Return the active replication slots and the subscriptions of the databases."""
+    found = [
+        Blocker(
+            name,
+            f"the active replication slot {slot!r} (pid {pid})",
+            f"SELECT pg_terminate_backend({pid}), pg_drop_replication_slot({literal(slot)})",
+        )
+        for name, slot, pid in connection.execute(
+            "SELECT database::text, slot_name::text, active_pid FROM pg_replication_slots WHERE active AND database = ANY(%s)",
+            [list(names)],
+        )
+    ]
+    for name, subscription in connection.execute(
+        "SELECT d.datname::text, s.subname::text FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE d.datname = ANY(%s)",
+        [list(names)],
+    ):
+        one = quoted(subscription)
+        clear = f"ALTER SUBSCRIPTION {one} DISABLE; ALTER SUBSCRIPTION {one} SET (slot_name = NONE); DROP SUBSCRIPTION {one}"
+        found.append(Blocker(name, f"the subscription {subscription!r}", clear))
+    return found
