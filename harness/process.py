@@ -1,24 +1,23 @@
-"""Run commands: captured, detached, or streamed in a process group of their own that is ended as a whole."""
+"""Run commands, captured or detached; signals; and the processes that the machine shows us."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import FrameType
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-KILL_SECONDS = 5.0
-"""How long to go on killing what keeps forking; a process in an uninterruptible sleep outlives even that."""
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
-_LINUX = sys.platform == "linux"
-_PR_SET_CHILD_SUBREAPER = 36
-_OUR_OWN: set[int] = set()  # children of ours that no package started, so no package's end may end them
+LINUX = sys.platform == "linux"
 
 
 class Completed(NamedTuple):
@@ -54,7 +53,7 @@ def run(
     """Run `argv` captured, in a session of its own, as `user` and `group` when they are given (which takes root).
 
     Output goes through files, so neither its size nor a grandchild that keeps it open can block. At the time limit, and when
-    a signal interrupts us, the whole group is killed. Raises OSError when `argv` cannot be started.
+    a signal interrupts us, it is killed with all it started. Raises OSError when `argv` cannot be started.
     """
     import subprocess
     import tempfile
@@ -62,26 +61,27 @@ def run(
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(input or b"")
         stdin.seek(0)
-        child = subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,
-            user=user,
-            group=group,
-            extra_groups=None if user is None else [],
-        )
-        _OUR_OWN.add(child.pid)
+        child: subprocess.Popen[bytes] | None = None
         try:
+            with signals_deferred():
+                child = subprocess.Popen(
+                    list(argv),
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=dict(env),
+                    cwd=cwd,
+                    start_new_session=True,
+                    user=user,
+                    group=group,
+                    extra_groups=None if user is None else [],
+                )
             ended = wait_for(child, timeout)
         finally:
-            _OUR_OWN.discard(child.pid)
-            if child.returncode is None:
-                _signal_group(child.pid, signal.SIGKILL)
-                child.wait()
+            if child is not None and child.returncode is None:
+                with signals_deferred():
+                    _kill_tree(child.pid)
+                    child.wait()
         texts = []
         for stream in (stdout, stderr):
             stream.seek(0)
@@ -106,10 +106,10 @@ def spawn_detached(
     import subprocess
 
     reader, writer = os.pipe()
-    with open(stdout_path, "ab") as output:  # noqa: PTH123  # pathlib costs start-up time here
+    with open(stdout_path, "ab") as output, signals_deferred():  # noqa: PTH123  # pathlib costs start-up time here
         between = os.fork()
         if between == 0:
-            # Only this process's orphan is adopted by init; a plain child would stay ours and end as our zombie.
+            # Only an orphan is adopted by init; a plain child would stay ours, and end as our zombie.
             answer = "0 70"
             try:
                 child = subprocess.Popen(
@@ -150,7 +150,7 @@ def signal_pid(pid: int, signum: int) -> bool:
 
 def is_alive(pid: int) -> bool:
     """Say whether `pid` runs; a zombie, which only waits for its parent, does not."""
-    if _LINUX:
+    if LINUX:
         found = _read_process(pid)
         return found is not None and found.state not in "ZX"
     try:
@@ -162,6 +162,67 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold INT, TERM and HUP back while the body runs, and deliver the first of them afterwards.
+
+    Handlers are swapped rather than signals blocked, because a child would inherit the block.
+    """
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(signum: int, _frame: FrameType | None) -> None:
+        held.append(signum)
+
+    handlers = {signum: signal.signal(signum, hold) for signum in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+def ignore_stop_signals() -> None:
+    """Let INT, TERM and HUP pass this process by."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start `argv` in a session of its own, on our own stdin and outputs, or with both outputs in `output`."""
+    import subprocess
+
+    def inherited(name: str) -> int | None:
+        # A stream that was closed when we started may by now be another file's descriptor: no child shall have that.
+        return subprocess.DEVNULL if getattr(sys, f"__{name}__") is None else None
+
+    stdin, stdout, stderr = inherited("stdin"), output or inherited("stdout"), output or inherited("stderr")
+    with signals_deferred():
+        return subprocess.Popen(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=True)
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, also for one that this machine has no name for."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def command_line(pid: int) -> str:
+    """Return what `pid` was started as, for a person; empty when it is gone or cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def wait_for(child: subprocess.Popen[bytes], timeout: float | None) -> bool:
     """Wait until `child` ends; False when `timeout` seconds passed first. Sleeps in the kernel where that is possible."""
     import subprocess
@@ -169,11 +230,8 @@ def wait_for(child: subprocess.Popen[bytes], timeout: float | None) -> bool:
     if timeout is not None and child.returncode is None and hasattr(os, "pidfd_open"):
         import select
 
-        try:
+        with suppress(OSError):  # a kernel before 5.3, or a sandbox that forbids it
             descriptor = os.pidfd_open(child.pid)
-        except OSError:
-            descriptor = None
-        if descriptor is not None:
             try:
                 poll = select.poll()
                 poll.register(descriptor, select.POLLIN)
@@ -189,17 +247,32 @@ def wait_for(child: subprocess.Popen[bytes], timeout: float | None) -> bool:
     return True
 
 
-def _signal_group(leader: int, signum: int) -> bool:
-    try:
+def signal_group(leader: int, signum: int) -> None:
+    """Send `signum` to a whole process group, if it is still there."""
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
-def _processes() -> list[Found]:
+def _kill_tree(leader: int) -> None:
+    """Kill a child of ours that was not waited for yet, its session and its descendants."""
+    tree = [found for found in processes() if found.session == leader]
+    for found in {*tree, *with_descendants({leader})}:
+        signal_pid(found.pid, signal.SIGKILL)
+    signal_group(leader, signal.SIGKILL)
+
+
+def with_descendants(roots: set[int]) -> list[Found]:
+    """Return the running ones among `roots` and all that descends from them."""
+    everything = processes()
+    known = set(roots)
+    while grown := {found.pid for found in everything if found.parent in known} - known:
+        known |= grown
+    return [found for found in everything if found.pid in known and found.state not in "ZX"]
+
+
+def processes() -> list[Found]:
     """Return every process that this machine shows us; nothing where there is no /proc."""
-    if not _LINUX:
+    if not LINUX:
         return []
     return [found for name in os.listdir("/proc") if name.isdigit() and (found := _read_process(int(name)))]  # noqa: PTH208  # a hot loop
 
