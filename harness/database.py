@@ -13,8 +13,19 @@ from harness.targets import Dsn, Identity, Stamp, read_stamp
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg import Error as Error
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def __getattr__(name: str) -> Any:
+    # `database.Error` is psycopg's, imported when a failure is first looked at: the import costs more than a reset.
+    if name == "Error":
+        from psycopg import Error
+
+        return Error
+    raise AttributeError(name)
+
 
 CONNECT_TIMEOUT = 10
 """Seconds; libpq's own default is over two minutes."""
@@ -186,7 +197,7 @@ def ask_databases(connection: Connection) -> dict[str, DatabaseRow]:
     rows = connection.execute("""
         SELECT d.datname::text, d.oid, pg_get_userbyid(d.datdba)::text, pg_has_role(d.datdba, 'USAGE'), d.datallowconn, d.datconnlimit,
                d.datistemplate, shobj_description(d.oid, 'pg_database') FROM pg_database d""")
-    return {row[0]: DatabaseRow(*row[:7], read_stamp(row[7])) for row in rows}
+    return {row[0]: DatabaseRow(*(*row[:7], read_stamp(row[7]))) for row in rows}
 
 
 def may_become(connection: Connection, role: str) -> bool | None:
@@ -206,7 +217,9 @@ _MAY_END = """(pg_has_role('pg_signal_backend', 'USAGE') AND NOT coalesce(r.rols
 
 def sessions(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession]]:
     """Return the client sessions on the databases, each with its database's oid."""
-    rows = connection.execute(f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state {_CLIENTS}", {"oids": list(oids)})  # constant parts
+    rows = connection.execute(
+        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state {_CLIENTS}", {"oids": list(oids)}
+    )  # constant parts
     return [(row[0], EndedSession(*row[1:])) for row in rows]
 
 
@@ -255,3 +268,63 @@ def blockers(connection: Connection, names: Iterable[str]) -> list[Blocker]:
         clear = f"ALTER SUBSCRIPTION {one} DISABLE; ALTER SUBSCRIPTION {one} SET (slot_name = NONE); DROP SUBSCRIPTION {one}"
         found.append(Blocker(name, f"the subscription {subscription!r}", clear))
     return found
+
+
+def row_counts(connection: Connection) -> list[tuple[str, int]]:
+    """Return the ordinary tables of the session's database with their exact numbers of rows, by name."""
+    tables = connection.execute("""
+        SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgharness') ORDER BY 1""").fetchall()
+    return [(name, connection.execute(f"SELECT count(*) FROM {name}".encode()).fetchall()[0][0]) for (name,) in tables]  # noqa: S608  # quoted by the server
+
+
+class Ran(NamedTuple):
+    """How far a text went: how many of its statements were completed, and the error that stopped it."""
+
+    completed: int
+    error: psycopg.Error | None
+
+
+def run_text(connection: Connection, text: str) -> Ran:
+    """Send `text` as it is: one string of the simple protocol, without parameters, so that `%` stays a percent sign."""
+    import psycopg
+    from psycopg import errors, generators
+    from psycopg.pq import ExecStatus
+
+    completed = 0
+    try:
+        with connection.lock:
+            connection.pgconn.send_query(text.encode())
+            for result in connection.wait(generators.execute(connection.pgconn)):
+                if result.status == ExecStatus.FATAL_ERROR:
+                    return Ran(completed, errors.error_from_result(result, encoding="utf-8"))
+                completed += 1
+    except psycopg.Error as error:
+        return Ran(completed, error)
+    return Ran(completed, None)
+
+
+def run_copy(connection: Connection, statement: str, data: str) -> Ran:
+    """Send a COPY … FROM stdin and its lines."""
+    import psycopg
+
+    try:
+        with connection.cursor().copy(statement.encode()) as copy:
+            copy.write(data.encode())
+    except psycopg.Error as error:
+        return Ran(0, error)
+    return Ran(1, None)
+
+
+def is_idle(connection: Connection) -> bool:
+    """Say whether the session is alive and in no transaction."""
+    from psycopg.pq import TransactionStatus
+
+    return connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def is_in_transaction(connection: Connection) -> bool:
+    """Say whether the session is alive and in a transaction that has not failed."""
+    from psycopg.pq import TransactionStatus
+
+    return connection.info.transaction_status == TransactionStatus.INTRANS

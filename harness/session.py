@@ -1,0 +1,124 @@
+"""The tasks that need a server: locks, guard, reset and runner composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness import cluster, database, envfile, guard, lock, reset, streams, worktree
+from harness.errors import ResetFailed, UsageError
+from harness.guard import Proof
+from harness.settings import ENV_FILE, Settings
+from harness.targets import Dsn, SafeTarget
+
+if TYPE_CHECKING:
+    from harness.database import Connection
+    from harness.envfile import Env
+    from harness.results import DatabaseReset
+
+Say = Callable[[str], None]
+
+
+class Opened(NamedTuple):
+    """A run's hold on its databases: the session that holds the locks, what was proven over it, and the streams."""
+
+    settings: Settings
+    env: Env
+    shell: Mapping[str, str]
+    connection: Connection
+    proof: Proof
+    targets: tuple[SafeTarget, ...]
+    plan: streams.Plan
+    own_cluster: bool
+
+
+def is_ci(shell: Mapping[str, str]) -> bool:
+    """Say whether this runs in CI, where templates are bypassed and skips for want of a database fail the run."""
+    return shell.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+def roles_named(settings: Settings, shell: Mapping[str, str], name: str, roles: Sequence[str]) -> tuple[str, ...]:
+    """Return the one of `roles` whose DSN names the database `name`; UsageError when none does."""
+    env = envfile.load(settings, shell)
+    dsns = [env.dsn(role) for role in roles]
+    found = tuple(role for role, dsn in zip(roles, dsns, strict=True) if dsn.name == name)
+    if not found:
+        raise UsageError(
+            f"{name!r} is no test or e2e database of {ENV_FILE}", next=f"--adopt takes {' or '.join(dsn.name for dsn in dsns)}."
+        )
+    return found
+
+
+@contextmanager
+def opened(
+    settings: Settings, shell: Mapping[str, str], *, roles: Sequence[str], wait: float, say: Say, adopt: str = ""
+) -> Iterator[Opened]:
+    """Prove everything and hold the locks of the databases of `roles` for as long as the block lasts.
+
+    Starts this worktree's own cluster where it is stopped. Raises UsageError, Refusal, ResetFailed or StackFailure;
+    nothing was touched then.
+    """
+    plan = streams.plan(settings)
+    for notice in plan.notices:
+        say(notice)
+    env = envfile.load(settings, shell)
+    for warning in env.warnings:
+        say(f"warning: {warning}")
+    maintenance = env.dsn("maintenance")
+    ours = cluster.ensure_running(settings, maintenance)
+    if ours and ours.just_started:
+        say(f"started this worktree's cluster on port {ours.port}")
+    with database.connect(maintenance, purpose="run") as connection:
+        server = database.ask_server(connection)
+        guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
+        lock.acquire(connection, [env.dsn(role).name for role in roles], worktree=settings.root, wait=wait, say=say)
+        proof = guard.gather(settings, env, server, database.ask_databases(connection), say)
+        targets = tuple(guard.prove(proof, role, adopt=adopt) for role in roles)
+        for target in targets:
+            guard.prove_rights(proof, target, connection)
+        yield Opened(settings, env, shell, connection, proof, targets, plan, ours is not None)
+
+
+def make_pristine(run: Opened, *, fresh: bool, say: Say) -> list[DatabaseReset]:
+    """Reset the databases that `run` holds; says what was in the way."""
+    order = reset.Order(
+        proof=run.proof,
+        targets=run.targets,
+        plan=run.plan,
+        shell=run.shell,
+        repository=worktree.repository(run.settings.root),
+        own_cluster=run.own_cluster,
+        fresh=fresh,
+        createdb=run.settings.stack.createdb,
+    )
+    return reset.reset(run.connection, order, say=say)
+
+
+def adopt(run: Opened, name: str, *, say: Say) -> None:
+    """List what is in the database `name`, and stamp it as ours."""
+    target = next(target for target in run.targets if target.dsn.name == name)
+    if target.oid is None or target.stamp is not None:
+        return
+    with database.connect(target.dsn, purpose="adopt") as inside:
+        counts = database.row_counts(inside)
+    say(f"adopting database {name!r} with {len(counts)} table(s), which the reset replaces:")
+    for table, rows in counts:
+        say(f"  {table}: {rows} row(s)")
+    reset.stamp(run.connection, target, worktree=str(run.settings.root), repository=worktree.repository(run.settings.root))
+
+
+def prove_complete(run: Opened) -> None:
+    """Raise ResetFailed unless every database that `run` holds is one that a reset finished."""
+    for target in run.targets:
+        row = run.proof.databases.get(target.dsn.name)
+        if row is None or not reset.complete(row):
+            raise ResetFailed(f"database {target.dsn.name!r} is absent or half-made", next="Run without --no-reset, or `inv reset` first.")
+
+
+def own_dsn(settings: Settings, shell: Mapping[str, str], role: str) -> tuple[Env, Dsn]:
+    """Return test/.env and the DSN of `role`, its cluster started where it is ours and stopped."""
+    env = envfile.load(settings, shell)
+    dsn = env.dsn(role)
+    cluster.ensure_running(settings, env.dsn("maintenance"))
+    return env, dsn
