@@ -13,7 +13,7 @@ from harness.targets import Dsn, Identity, Stamp, read_stamp
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg import Error as Error
+    from psycopg import Error as Error  # noqa: PLC0414  # re-exported
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 

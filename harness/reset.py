@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -181,10 +181,15 @@ def _in_parallel(work: _Work, step: Callable[[_Work, Recipe, Connection], None])
     try:
         connections += [database.connect(work.maintenance, purpose="reset") for _ in work.recipes[1:]]
         pairs = zip(work.recipes, connections, strict=True)
-        _concurrently([partial(step, work, *pair) for pair in pairs], cancel=lambda: [one.cancel_safe() for one in connections])
+        _concurrently([partial(step, work, *pair) for pair in pairs], cancel=partial(_cancel, connections))
     finally:
         for connection in connections[1:]:
             connection.close()
+
+
+def _cancel(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        connection.cancel_safe()
 
 
 def _concurrently(jobs: Sequence[Callable[[], None]], *, cancel: Callable[[], object]) -> None:
