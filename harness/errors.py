@@ -66,6 +66,9 @@ class Interrupted(KeyboardInterrupt):
         self.signum = signum
 
 
+DISTINCT = 12
+"""A secret of this length is hidden wherever it stands; a shorter one, such as `test`, only where a DSN would carry it."""
+
 _secrets: set[str] = set()
 
 
@@ -79,9 +82,22 @@ def conceal(secret: str) -> None:
 
 def redact(text: str) -> str:
     """Return `text` with every known password replaced by stars."""
+    import re
+
     for secret in sorted(_secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+        if len(secret) >= DISTINCT:
+            text = text.replace(secret, "***")
+        elif secret in text:
+            text = re.sub(rf"(:|password ?= ?'?){re.escape(secret)}(?=@|'|\s|$)", r"\1***", text)
     return text
+
+
+def _redacted(value: object) -> object:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: _redacted(item) for key, item in value.items()}
+    return [_redacted(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class Outcome:
@@ -117,7 +133,7 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
         yield outcome
     except HarnessError as failure:
         outcome.exit = failure.code
-        error = {"code": failure.code, "message": redact(failure.message), "next": redact(failure.next)}
+        error = {"code": failure.code, "message": failure.message, "next": failure.next}
         _print_line(str(failure))
     except Interrupted as interrupt:
         outcome.exit = 128 + interrupt.signum
@@ -127,7 +143,7 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
         import traceback
 
         outcome.exit = BUG
-        error = {"code": BUG, "message": redact(f"{type(bug).__name__}: {bug}"), "next": "Report it as a bug."}
+        error = {"code": BUG, "message": f"{type(bug).__name__}: {bug}", "next": "Report it as a bug."}
         sys.stderr.write(redact("".join(traceback.format_exception(bug))))
         _print_line("this is a bug of the harness. Report it with the lines above.")
     if json_to:
@@ -150,7 +166,7 @@ def _divert_stdout() -> int:
 
 
 def _write_document(document: dict[str, object], path: str, document_fd: int | None) -> None:
-    text = redact(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+    text = json.dumps(_redacted(document), indent=2, ensure_ascii=False) + "\n"
     if document_fd is not None:
         with os.fdopen(document_fd, "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -9,7 +9,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UsageError
-from harness.tables import Table, a_flag, a_list, a_name, a_setting, a_text, a_variable, an_argv, major, one_of, port_range, seconds, texts
+from harness.tables import (
+    Table,
+    a_database_name,
+    a_flag,
+    a_list,
+    a_name,
+    a_setting,
+    a_text,
+    a_variable,
+    an_argv,
+    major,
+    one_of,
+    port_range,
+    seconds,
+    texts,
+)
 from harness.targets import check_name
 
 FILE = "harness.toml"
@@ -164,10 +179,17 @@ def _settings(root: Path, top: Table) -> Settings:
     if any(package.role == "e2e" for package in packages) and not any(database.role == "e2e" for database in databases):
         top.fail("has e2e packages but no e2e database", 'Add `e2e = "NAME"` to [databases].')
     table = top.table("environment")
-    variables = tuple((key, table.take(key, a_text, "text", "")) for key in list(table.left))
+    variables = tuple((_variable_name(table, key), table.take(key, a_text, "text", "")) for key in list(table.left))
     run, stack = _run(top.table("run")), _stack(top.table("stack"))
     top.finish()
     return Settings(root, databases, streams, packages, variables, run, stack)
+
+
+def _variable_name(table: Table, key: str) -> str:
+    try:
+        return a_variable(key)
+    except ValueError:
+        table.fail(f"has the key {key!r}", "Name an environment variable: letters, digits and underscores.")
 
 
 def _databases(table: Table) -> tuple[Database, ...]:
@@ -187,9 +209,9 @@ def _databases(table: Table) -> tuple[Database, ...]:
 
 def _database(table: Table, default: Database, value: object) -> Database:
     if isinstance(value, str):
-        return default._replace(name=a_name(value))
+        return default._replace(name=a_database_name(value))
     inner = Table(table.file, f"[databases.{default.role}]", value)
-    name = inner.take("name", a_name, "a database name", default.name)
+    name = inner.take("name", a_database_name, "a database name", default.name)
     variable = inner.take("variable", a_variable, "the name of an environment variable", default.variable)
     inner.finish()
     return Database(default.role, name, variable)

@@ -14,7 +14,7 @@ class Table:
     def __init__(self, file: str, where: str, value: object) -> None:
         self.file, self.where = file, where
         if not isinstance(value, dict):
-            self.fail(f"is {value!r}, not a table", "Write it as a table.")
+            self.fail(f"is {_shown(value)}, not a table", "Write it as a table.")
         self.left: dict[str, Any] = dict(value)
         self.known: list[str] = []
 
@@ -31,7 +31,7 @@ class Table:
         try:
             return read(value)
         except (TypeError, ValueError):
-            self.fail(f"{key} is {value!r}", f"It takes {wanted}.")
+            self.fail(f"{key} is {_shown(value)}", f"It takes {wanted}.")
 
     def table(self, key: str) -> Table:
         """Return the inner table of this name, empty where there is none."""
@@ -54,6 +54,13 @@ class Table:
             self.fail(f"has the unknown key {key!r}", meant)
 
 
+def _shown(value: object) -> str:
+    """Return the value as written, less the password of a DSN that stands in the wrong place."""
+    import re
+
+    return re.sub(r"://[^\s/]*@", "://***@", repr(value))
+
+
 def a_text(value: object) -> str:
     """Return text without a NUL."""
     if not isinstance(value, str) or "\0" in value:
@@ -65,6 +72,14 @@ def a_name(value: object) -> str:
     """Return text that is not blank."""
     text = a_text(value)
     if not text.strip():
+        raise ValueError
+    return text
+
+
+def a_database_name(value: object) -> str:
+    """Return a database's name, not a DSN."""
+    text = a_name(value)
+    if "://" in text:
         raise ValueError
     return text
 

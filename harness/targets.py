@@ -19,6 +19,7 @@ HIDDEN = "postgresql://application-database-is-hidden-from-tests.invalid/hidden"
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL)
 _BROKEN_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PAIR = re.compile(r"(\w+)\s*=\s*(?:'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)", re.DOTALL)
 _ENCODE = "Percent-encode special characters in the user name and password: @ is %40, / is %2F, ? is %3F, # is %23, % is %25."
 
 
@@ -64,7 +65,7 @@ class Dsn(NamedTuple):
         if self.host.startswith(("/", "@")):
             host, extra = "", {"host": self.host, "port": str(self.port), **extra}
         else:
-            host = f"[{self.host}]" if ":" in self.host else quote(self.host, safe="")
+            host = f"[{quote(self.host, safe=':')}]" if ":" in self.host else quote(self.host, safe="")
             host += f":{self.port}"
         if self.hostaddr:
             extra = {"hostaddr": self.hostaddr, **extra}
@@ -93,15 +94,20 @@ def parse_dsn(variable: str, text: str) -> Dsn:
         found = {key: str(value) for key, value in conninfo_to_dict(text).items() if value not in (None, "")}
     except ProgrammingError:
         raise UsageError(f"{variable} is not a connection string that libpq reads", next=_ENCODE) from None
+    except UnicodeError:
+        raise UsageError(
+            f"{variable} is not UTF-8", next="Percent-encode the UTF-8 bytes of each special character: é is %C3%A9."
+        ) from None
     password = found.pop("password", "")
     conceal(password)
+    conceal(found.get("sslpassword", ""))
     if "service" in found:
         raise UsageError(f"{variable} names a service", next="Write its host, port, user and database into the URL.")
     host, hostaddr, name = found.pop("host", ""), found.pop("hostaddr", ""), found.pop("dbname", "")
     user = found.pop("user", "") or _operating_system_user()
     if not host and not hostaddr:
         raise UsageError(f"{variable} names no host", next=f"Write the host into it: {_SHAPE}.")
-    if "@" in host:
+    if "@" in host[1:]:  # at its start it is an abstract socket
         raise UsageError(f"{variable} has an unencoded '@' in its password", next=_ENCODE)
     if "," in host + hostaddr:
         raise UsageError(f"{variable} names several hosts", next="Name the one server to act on.")
@@ -119,8 +125,11 @@ _SHAPE = "postgresql://user:password@host:port/name"
 
 
 def _check_form(variable: str, text: str, keywords: set[str]) -> None:
+    if "\0" in text:  # libpq would read no further
+        raise UsageError(f"{variable} has a NUL", next=f"Write {_SHAPE}.")
     match = _URL.fullmatch(text)
     if match is None:
+        _refuse_doubles(variable, _PAIR.findall(text), set())
         return
     if match["scheme"] not in ("postgresql", "postgres"):
         form = f"{match['scheme']}://"
@@ -151,14 +160,17 @@ def _check_query(variable: str, match: re.Match[str], keywords: set[str]) -> Non
         seen.add("user")
     if ":" in login:
         seen.add("password")
-    for part in (match["query"] or "").split("&"):
-        key = part.partition("=")[0]
-        if not key:
-            continue
-        if key not in keywords and key != "ssl":
+    keys = [part.partition("=")[0] for part in (match["query"] or "").split("&")]
+    for key in keys:
+        if key and key not in keywords and key != "ssl":
             raise UsageError(
                 f"{variable} has the parameter {key!r}, which libpq does not know", next="Remove it: it belongs to another tool."
             )
+    _refuse_doubles(variable, [key for key in keys if key], seen)
+
+
+def _refuse_doubles(variable: str, keys: list[str], seen: set[str]) -> None:
+    for key in keys:
         if key in seen:
             raise UsageError(f"{variable} says its {key} twice", next="Keep one: drivers disagree on which one counts.")
         seen.add(key)
@@ -212,11 +224,14 @@ def read_stamp(comment: str | None) -> Stamp | None:
     """Return the stamp in a database's comment, or None for a missing or unreadable one."""
     try:
         found = json.loads(comment or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or found.pop("pgharness", None) != 1 or set(found) != set(Stamp._fields):
         return None
-    return Stamp(**found)
+    time = found.pop("time")
+    if isinstance(time, bool) or not isinstance(time, (int, float)) or not all(isinstance(value, str) for value in found.values()):
+        return None
+    return Stamp(**found, time=time)
 
 
 def derived_name(kind: str, digits: str) -> str:
