@@ -1,0 +1,175 @@
+"""One SQL file on one session: run it as written, in one transaction with its ledger row, and explain what stops it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from harness import database, hints, sql
+from harness.errors import ResetFailed
+from harness.targets import Dsn
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from harness.database import Connection, Ran
+
+_SHOWN = 300
+"""Characters of a statement that a message shows."""
+_SECRET = re.compile(r"(\bPASSWORD\s+)(E?'(?:[^']|'')*')", re.IGNORECASE)
+
+
+class File(NamedTuple):
+    """One SQL file of a stream; `position` counts from 1 in the stream's order, `sha256` is of the bytes on disk."""
+
+    stream: str
+    position: int
+    name: str
+    path: Path
+    sha256: str
+    text: str
+
+    def at(self, offset: int) -> str:
+        """Return where a character stands, for a message."""
+        return f"stream {self.stream!r}, {self.path}:{sql.locate(self.text, offset)}"
+
+
+def check(file: File) -> None:
+    """Raise ResetFailed for what must not reach a server: psql's commands, and transactions that end or stay open midway."""
+    for trap in sql.read(file.text).traps:
+        raise ResetFailed(f"{file.at(trap.start)} {trap.finding}; nothing of the file was run", next=trap.advice)
+
+
+def run(connection: Connection, file: File, ledger: str) -> None:
+    """Run a checked file on a clean session and write its `ledger` row, in the same transaction where the file has one.
+
+    Raises ResetFailed naming stream, file, line and column, SQLSTATE and statement.
+    """
+    script = sql.read(file.text)
+    statements = script.statements
+    if script.transaction == "none":
+        _run_statements(connection, file, statements)
+        _expect(database.is_idle(connection), file, "leaves a transaction open")
+        _run_ours(connection, file, ledger)
+        return
+    body = statements[:-1] if script.transaction == "own" else statements
+    if script.transaction == "ours":
+        _run_ours(connection, file, "BEGIN")
+    if script.piecewise:
+        _run_statements(connection, file, body)
+    elif body:
+        _run_whole(connection, file, file.text[: statements[-1].start] if script.transaction == "own" else file.text)
+    _expect(database.is_in_transaction(connection), file, "ends its transaction midway")
+    _run_ours(connection, file, f"SET LOCAL SESSION AUTHORIZATION DEFAULT; {ledger}")
+    if script.transaction == "own":
+        _run_statements(connection, file, statements[-1:])
+    else:
+        _run_ours(connection, file, "COMMIT")
+    _expect(database.is_idle(connection), file, "leaves a transaction open")
+
+
+def _expect(holds: bool, file: File, finding: str) -> None:  # noqa: FBT001  # one claim, one caller's line
+    if not holds:
+        advice = f"Let the file run in one piece, or put the line `{sql.MARK}` on top."
+        raise ResetFailed(f"stream {file.stream!r}, {file.path} {finding}", next=advice)
+
+
+def _run_whole(connection: Connection, file: File, text: str) -> None:
+    ran = database.run_text(connection, text)
+    if ran.error is not None:
+        _explain(file, ran.error, _statement_at(file, ran), 0)
+
+
+def _run_statements(connection: Connection, file: File, statements: tuple[sql.Statement, ...]) -> None:
+    for statement in statements:
+        if statement.data is None:
+            ran = database.run_text(connection, statement.text)
+        else:
+            ran = database.run_copy(connection, statement.text, file.text[slice(*statement.data)])
+        if ran.error is not None:
+            _explain(file, ran.error, statement, statement.start)
+
+
+def _run_ours(connection: Connection, file: File, text: str) -> None:
+    ran = database.run_text(connection, text)
+    if ran.error is not None:
+        _explain(file, ran.error, None, None)
+
+
+def _statement_at(file: File, ran: Ran) -> sql.Statement | None:
+    statements = sql.read(file.text).statements
+    position = ran.error.diag.statement_position if ran.error is not None else None
+    if position:
+        behind = [one for one in statements if one.start < int(position)]
+        return behind[-1] if behind else None
+    return statements[ran.completed] if ran.completed < len(statements) else None
+
+
+def _explain(file: File, error: psycopg.Error, statement: sql.Statement | None, base: int | None) -> NoReturn:
+    diag = error.diag
+    offset = statement.start if statement else 0
+    if diag.statement_position and base is not None:
+        offset = base + int(diag.statement_position) - 1
+    where = file.at(offset) if base is not None else f"stream {file.stream!r}, {file.path}, at its end"
+    said = " ".join(part for part in (diag.message_primary or str(error), diag.message_detail, diag.message_hint) if part)
+    context = f" [{diag.context.splitlines()[0]}]" if diag.context else ""
+    text = _shown(statement.text) if statement else ""
+    advice = hints.advice(
+        error.sqlstate or "", statement.text if statement else "", without_transaction=sql.read(file.text).transaction == "none"
+    )
+    raise ResetFailed(f"{where}: {said} (SQLSTATE {error.sqlstate or 'none'}){context}{text and f' in: {text}'}", next=advice) from error
+
+
+def _shown(statement: str) -> str:
+    text = " ".join(_SECRET.sub(r"\1'***'", statement).split())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
+
+
+_CLEAN = """CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_catalog.pg_advisory_unlock_all();
+DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES; """
+"""What DISCARD ALL does, in a form that may share one string with what follows it."""
+_ENCODING = "SET client_encoding = 'UTF8'; "
+_FOR_NEW_SESSIONS = re.compile(r"\bALTER\s+(?:DATABASE|ROLE|USER|SYSTEM)\b|\bLOAD\s+E?'", re.IGNORECASE)
+"""What only a new session sees, or what a session never forgets."""
+_CUSTOM_SETTING = re.compile(r"\bset_config\s*\(\s*(?!'\w+'\s*,)|\bSET\s+(?:(?:SESSION|LOCAL)\s+)?\"?\w+\"?\.", re.IGNORECASE)
+"""Makes a setting with a dot in its name, of which a reset leaves an empty one behind."""
+
+
+class Sessions:
+    """The sessions on one database that files run on; each file finds one that is new, or as good as new."""
+
+    def __init__(self, owner: Dsn, maintenance: Dsn) -> None:
+        self.owner, self.maintenance = owner, maintenance
+        self._open: dict[bool, Connection] = {}
+        self._used: set[bool] = set()
+        self._always_renew = False
+
+    def dsn(self, *, as_maintenance: bool) -> Dsn:
+        """Return the DSN of the role that a stream runs as."""
+        return self.maintenance if as_maintenance else self.owner
+
+    def clean(self, *, as_maintenance: bool) -> Connection:
+        """Return a session without anything that an earlier file left in it."""
+        connection = self._open.get(as_maintenance)
+        if connection is None:
+            connection = database.connect(self.dsn(as_maintenance=as_maintenance), purpose="migrations")
+            connection.prepare_threshold = None
+            connection.execute(_ENCODING)
+            self._open[as_maintenance] = connection
+        elif as_maintenance in self._used:
+            connection.execute(_CLEAN + _ENCODING + database.session_settings(connection.info.server_version))
+        self._used.discard(as_maintenance)
+        return connection
+
+    def used(self, text: str) -> None:
+        """Say that `text` ran: sessions that could not be cleaned of it are closed."""
+        self._used.update(self._open)
+        self._always_renew = self._always_renew or _CUSTOM_SETTING.search(text) is not None
+        if self._always_renew or _FOR_NEW_SESSIONS.search(text):
+            self.close()
+
+    def close(self) -> None:
+        """Close every session."""
+        while self._open:
+            self._open.popitem()[1].close()
