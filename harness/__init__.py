@@ -4,12 +4,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from os import PathLike
+    import os
 
     from harness.streams import Streams
 
 
-def migrate(dsn: str, *, streams: Streams | None = None, root: str | PathLike[str] | None = None) -> list[str]:
+def migrate(dsn: str, *, streams: Streams | None = None, root: str | os.PathLike[str] | None = None) -> list[str]:
     """Bring the database that `dsn` names up to date and return what was applied, as `stream/file`; it never drops.
 
     The streams are those of harness.toml in `root`, else in `$HARNESS_ROOT`, else the nearest one within the worktree; or

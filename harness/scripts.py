@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness import database, hints, sql
 from harness.errors import ResetFailed
 from harness.targets import Dsn
 
 if TYPE_CHECKING:
-    import psycopg
-
     from harness.database import Connection, Ran
 
 _SHOWN = 300
@@ -77,8 +75,7 @@ def _expect(holds: bool, file: File, finding: str) -> None:  # noqa: FBT001  # o
 
 def _run_whole(connection: Connection, file: File, text: str) -> None:
     ran = database.run_text(connection, text)
-    if ran.error is not None:
-        _explain(file, ran.error, _statement_at(file, ran), 0)
+    _stop_at_error(file, ran, _statement_at(file, ran), 0)
 
 
 def _run_statements(connection: Connection, file: File, statements: tuple[sql.Statement, ...]) -> None:
@@ -87,14 +84,11 @@ def _run_statements(connection: Connection, file: File, statements: tuple[sql.St
             ran = database.run_text(connection, statement.text)
         else:
             ran = database.run_copy(connection, statement.text, file.text[slice(*statement.data)])
-        if ran.error is not None:
-            _explain(file, ran.error, statement, statement.start)
+        _stop_at_error(file, ran, statement, statement.start)
 
 
 def _run_ours(connection: Connection, file: File, text: str) -> None:
-    ran = database.run_text(connection, text)
-    if ran.error is not None:
-        _explain(file, ran.error, None, None)
+    _stop_at_error(file, database.run_text(connection, text), None, None)
 
 
 def _statement_at(file: File, ran: Ran) -> sql.Statement | None:
@@ -106,19 +100,20 @@ def _statement_at(file: File, ran: Ran) -> sql.Statement | None:
     return statements[ran.completed] if ran.completed < len(statements) else None
 
 
-def _explain(file: File, error: psycopg.Error, statement: sql.Statement | None, base: int | None) -> NoReturn:
-    diag = error.diag
+def _stop_at_error(file: File, ran: Ran, statement: sql.Statement | None, base: int | None) -> None:
+    """Raise what the server said of a text that began at `base` in the file; None: a text of ours, after the file's own."""
+    if ran.error is None:
+        return
+    diag, state = ran.error.diag, ran.error.sqlstate or "none"
     offset = statement.start if statement else 0
     if diag.statement_position and base is not None:
         offset = base + int(diag.statement_position) - 1
     where = file.at(offset) if base is not None else f"stream {file.stream!r}, {file.path}, at its end"
-    said = " ".join(part for part in (diag.message_primary or str(error), diag.message_detail, diag.message_hint) if part)
+    said = "; ".join(part for part in (diag.message_primary or str(ran.error), diag.message_detail, diag.message_hint) if part)
     context = f" [{diag.context.splitlines()[0]}]" if diag.context else ""
-    text = _shown(statement.text) if statement else ""
-    advice = hints.advice(
-        error.sqlstate or "", statement.text if statement else "", without_transaction=sql.read(file.text).transaction == "none"
-    )
-    raise ResetFailed(f"{where}: {said} (SQLSTATE {error.sqlstate or 'none'}){context}{text and f' in: {text}'}", next=advice) from error
+    text = statement.text if statement else ""
+    advice = hints.advice(state, text, without_transaction=sql.read(file.text).transaction == "none")
+    raise ResetFailed(f"{where}: {said} (SQLSTATE {state}){context}{text and f' in: {_shown(text)}'}", next=advice) from ran.error
 
 
 def _shown(statement: str) -> str:

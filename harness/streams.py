@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from harness.targets import Dsn, parse_dsn
 if TYPE_CHECKING:
     from harness.database import Connection
 
-    Streams = Mapping[str, str | PathLike[str]] | Iterable[Stream]
+    Streams = Mapping[str, str | os.PathLike[str]] | Iterable[Stream]
 
 _KEY_FORMAT = 1
 """Part of every fingerprint: raise it when the same files would be applied with another effect."""
@@ -160,7 +160,7 @@ def pending(of: Plan, applied: ledger.Ledger) -> list[File]:
     return todo
 
 
-def migrate(dsn: str, *, streams: Streams | None = None, root: str | PathLike[str] | None = None) -> list[str]:
+def migrate(dsn: str, *, streams: Streams | None = None, root: str | os.PathLike[str] | None = None) -> list[str]:
     """Bring any database up to date; see `harness.migrate`."""
     shell = settings.environment()
     found = _settings_for(streams, root, shell)
@@ -187,7 +187,7 @@ def _take_lock(connection: Connection, target: Dsn) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-def _settings_for(streams: Streams | None, root: str | PathLike[str] | None, shell: Mapping[str, str]) -> Settings:
+def _settings_for(streams: Streams | None, root: str | os.PathLike[str] | None, shell: Mapping[str, str]) -> Settings:
     if streams is None:
         return settings.load(Path(root or shell.get("HARNESS_ROOT", "") or settings.find_root()))
     given = [Stream(name, str(folder)) for name, folder in streams.items()] if isinstance(streams, Mapping) else list(streams)
