@@ -40,9 +40,7 @@ class MissionControl:
         """Boot; nothing is left open when a step fails."""
         with ExitStack() as resources:
             self.migrated = migrate(self._dsn)
-            connection = psycopg.connect(
-                self._dsn, autocommit=True, application_name="mission-control"
-            )
+            connection = psycopg.connect(self._dsn, autocommit=True, application_name="mission-control")
             resources.callback(connection.close)
             seed(connection)
             worker = resources.enter_context(ThreadPoolExecutor(1, "mission-control"))

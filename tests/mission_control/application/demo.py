@@ -25,8 +25,7 @@ def seed(connection: psycopg.Connection) -> None:
     """Add what is missing of the demo data; what is there stays as it is."""
     with connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(
-            "INSERT INTO platform.organisations (slug, name, org_type)"
-            " VALUES (%s, %s, %s) ON CONFLICT (slug) DO NOTHING",
+            "INSERT INTO platform.organisations (slug, name, org_type) VALUES (%s, %s, %s) ON CONFLICT (slug) DO NOTHING",
             ORGANISATIONS,
         )
         cursor.executemany(

@@ -28,8 +28,7 @@ def backfill_domains(connection: psycopg.Connection) -> int:
 def sweep_placements(connection: psycopg.Connection) -> int:
     """Release the placements that nobody can use."""
     return connection.execute(
-        "UPDATE platform.placements SET state = 'released', released_at = now()"
-        " WHERE id IN (SELECT id FROM platform.orphaned_placements)"
+        "UPDATE platform.placements SET state = 'released', released_at = now() WHERE id IN (SELECT id FROM platform.orphaned_placements)"
     ).rowcount
 
 

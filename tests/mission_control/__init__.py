@@ -1,1 +1,0 @@
-"""Mission Control: a sample application and the packages that test it."""
