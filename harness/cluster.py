@@ -87,7 +87,7 @@ def up(
         data = datafolder.prepare(settings)
         record, former = _inherited(settings, data, say)
         _stop_orphan(settings.root, data, record, say)
-        lease = leases.take(settings.root, settings.stack.ports, former=former)
+        lease = leases.take(settings.root, settings.stack.ports, former=former, recorded=record.port if record else 0)
         if record is None:
             record = _make(settings, data, kind, lease.port, shell)
         record = _renewed(settings, data, record, shell)

@@ -91,11 +91,14 @@ def drop(worktree: Path | str) -> None:
             (state_folder() / f"{key_of(worktree)}{suffix}").unlink(missing_ok=True)
 
 
-def take(worktree: Path, ports: tuple[int, int], *, former: Path | None = None, avoid: frozenset[int] = frozenset()) -> Lease:
+def take(
+    worktree: Path, ports: tuple[int, int], *, former: Path | None = None, recorded: int = 0, avoid: frozenset[int] = frozenset()
+) -> Lease:
     """Return the worktree's lease on a port of `ports`, taking one, or the one of `former` that it was moved from.
 
-    A held port stays its holder's while the worktree exists, running or not. `avoid` names ports that the server
-    could not bind. Raises StackFailure listing the holders when the range is full.
+    A held port stays its holder's while the worktree exists, running or not; `recorded` is the one that the cluster
+    itself remembers, for the day that the lease is lost. `avoid` names ports that the server could not bind. Raises
+    StackFailure listing the holders when the range is full.
     """
     first, last = ports
     with _locked(_folder() / "ports.lock", "the leases"):
@@ -111,12 +114,12 @@ def take(worktree: Path, ports: tuple[int, int], *, former: Path | None = None, 
         mine = next((lease for lease in leases if lease.worktree == str(worktree)), Lease(str(worktree), 0))
         others = {lease.port: lease for lease in leases if lease.worktree != str(worktree)}
         turned = first + int(key_of(worktree), 16) % (last - first + 1)  # spread, so that users of one machine seldom meet
-        order = [*range(turned, last + 1), *range(first, turned)]
+        order = [*((recorded,) if first <= recorded <= last else ()), *range(turned, last + 1), *range(first, turned)]
         for port in (
             *(port for port in order if port not in others),
             *(port for port in order if port in others and others[port].has_vanished),
         ):
-            if port not in avoid and not is_taken(port):
+            if port not in avoid and (port == recorded or not is_taken(port)):
                 if port in others:
                     drop(others[port].worktree)
                 mine = mine._replace(port=port, taken=time.time())
