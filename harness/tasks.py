@@ -182,6 +182,42 @@ def aliases(_context: Context, prefix: str = "") -> None:
         say(adoption.aliases(prefix or adoption.DEFAULT_PREFIX))
 
 
+@task(
+    auto_shortflags=False,
+    help={
+        "server": "Where the server's programs come from: auto, system, embedded or external ([stack] server).",
+        "force": "Rewrite lines of test/.env that were changed by hand.",
+        "json": JSON_HELP,
+    },
+)
+def stack_up(_context: Context, server: str = "", force: bool = False, json: str = "") -> None:
+    """Make or start this worktree's cluster and write test/.env."""
+    with boundary("stack-up", json_to=json) as outcome:
+        settings, shell = _begin()
+        from harness import cluster
+        from harness.results import encode
+        from harness.settings import SERVERS
+
+        if server and server not in SERVERS:
+            raise UsageError(f"--server is {server!r}", next=f"It takes {', '.join(SERVERS)}.")
+        ours = cluster.up(settings, server=server, force=force, shell=shell, say=say)
+        outcome.document = {"cluster": encode(ours)}
+        if ours is None:
+            say("test/.env is written for the external server")
+        else:
+            say(f"this worktree's cluster is {'started' if ours.just_started else 'up'} on port {ours.port} (PostgreSQL {ours.major})")
+
+
+@task(auto_shortflags=False, help={"json": JSON_HELP})
+def stack_down(_context: Context, json: str = "") -> None:
+    """Stop this worktree's cluster; its data stays."""
+    with boundary("stack-down", json_to=json):
+        settings, _ = _begin()
+        from harness import cluster
+
+        say("this worktree's cluster is stopped" if cluster.down(settings) else "this worktree's cluster did not run")
+
+
 def _exported() -> list[Task[Any]]:
     return [value for value in globals().values() if isinstance(value, Task)]
 
