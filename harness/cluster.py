@@ -40,6 +40,11 @@ def ensure_running(settings: Settings, maintenance: Dsn) -> Ours | None:
         return None
     if not _is_at(maintenance, record.port):
         return None
+    if datafolder.is_copy(settings, record):
+        raise StackFailure(
+            f"the data folder of {str(settings.root)!r} was copied from the worktree {record.worktree!r}, whose it is",
+            next=f"Run {BOOTSTRAP}, which makes this worktree a cluster of its own.",
+        )
     if datafolder.moved_from(settings, record):
         raise StackFailure(f"this worktree's cluster was made in {record.worktree!r}, before it was moved", next=f"Run {BOOTSTRAP}.")
     found = _running_here(data, record)
@@ -116,12 +121,11 @@ def _inherited(settings: Settings, data: Path, say: Callable[[str], None]) -> tu
     record = datafolder.read_record(data)
     if record is None:
         return None, None
-    try:
-        return record, datafolder.moved_from(settings, record)
-    except StackFailure:
+    if datafolder.is_copy(settings, record):
         aside = datafolder.set_aside(data)
         say(f"the data folder here was a copy of {record.worktree!r}'s; it is kept as {str(aside)!r}, and a new one is made")
         return None, None
+    return record, datafolder.moved_from(settings, record)
 
 
 def _stop_orphan(root: Path, data: Path, record: Record | None, say: Callable[[str], None]) -> None:
@@ -250,6 +254,18 @@ def _write_external(settings: Settings, shell: Mapping[str, str], *, force: bool
             say(f"{dsn.variable} is on port {dsn.port}, {dsns['application'].variable} on {dsns['application'].port}")
     values = {role: dsn.text if "://" in dsn.text else dsn.url() for role, dsn in dsns.items()}
     _write(settings, values, force=force)
+
+
+def wants_embedded(settings: Settings, server: str) -> bool:
+    """Say whether the embedded server has to be installed before `up` can work: no other is here, or it made the data."""
+    kind = server or settings.stack.server
+    data = datafolder.find(settings)
+    record = datafolder.read_record(data)
+    if kind in ("external", "system") or servers.has_embedded():
+        return False
+    if record and not datafolder.is_copy(settings, record):
+        return record.embedded
+    return kind == "embedded" or not servers.has_system(settings.stack.major)
 
 
 def down(settings: Settings) -> bool:

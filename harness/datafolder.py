@@ -122,22 +122,16 @@ def prepare(settings: Settings) -> Path:
     return data
 
 
-def moved_from(settings: Settings, record: Record) -> Path | None:
-    """Return the former place of a moved worktree, None where the record is of this place.
-
-    Raises StackFailure for a copy: the worktree it was copied from is still there, and the data is that one's.
-    """
+def is_copy(settings: Settings, record: Record) -> bool:
+    """Say whether the data was copied along from another worktree, which is still there: the data is that one's."""
     there = Path(record.worktree)
-    if record.worktree == str(settings.root):
-        return None
-    if not there.is_dir():
-        return there
-    if there.samefile(settings.root):
-        return None
-    raise StackFailure(
-        f"the data folder of {str(settings.root)!r} was copied from the worktree {record.worktree!r}, whose it is",
-        next=f"Run {BOOTSTRAP}, which makes this worktree a cluster of its own.",
-    )
+    return record.worktree != str(settings.root) and there.is_dir() and not there.samefile(settings.root)
+
+
+def moved_from(settings: Settings, record: Record) -> Path | None:
+    """Return the former place of a moved worktree, None where the record is of this place."""
+    there = Path(record.worktree)
+    return None if there == settings.root or there.is_dir() else there
 
 
 def set_aside(data: Path) -> Path:

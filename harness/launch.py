@@ -78,7 +78,7 @@ def _server_of(data: Path, record: Record, settings: Settings, kind: str) -> ser
     if version and version[0] == record.major:
         return servers.Server(Path(record.programs), version, record.embedded)
     try:
-        return servers.find(kind, record.major)
+        return servers.find("embedded" if record.embedded else kind, record.major)
     except StackFailure as failure:
         raise StackFailure(f"the data folder {str(data)!r} is PostgreSQL {record.major}'s: {failure.message}", next=_KEEP) from failure
 

@@ -86,6 +86,17 @@ def find(kind: str, major: int | None) -> Server:
     return max(chosen, key=lambda server: server.version)
 
 
+def has_embedded() -> bool:
+    """Say whether the embedded server's package is installed here."""
+    return any(_embedded_folders([]))
+
+
+def has_system(major: int | None) -> bool:
+    """Say whether the machine has a server of its own, of `major` where that is given."""
+    looked: list[str] = []
+    return bool(_of(major, _verified(_system_folders(looked), looked, embedded=False)))
+
+
 def client(program: str, shell: Mapping[str, str]) -> str:
     """Return the path of a client program such as psql: PATH's, else one that came with a server.
 
