@@ -84,16 +84,36 @@ def connect(dsn: Dsn, *, purpose: str, autocommit: bool = True) -> Connection:
     finish starting, Refusal when it says no or a pooler stands in front.
     """
     connection = _open(dsn, purpose)
-    pid = connection.execute("SELECT pg_backend_pid()").fetchone()
-    if pid != (connection.info.backend_pid,):
-        connection.close()
-        raise Refusal(
-            f"{dsn.variable} ({dsn.where}) leads through a connection pooler, which keeps locks and settings after we left",
-            next=f"Give {dsn.variable} the server's own host and port.",
-        )
-    connection.execute(session_settings(connection.info.server_version))
+    with _asking(dsn):
+        pid = connection.execute("SELECT pg_backend_pid()").fetchone()
+        if pid != (connection.info.backend_pid,):  # a pooler hands its sessions around, and announces none of them
+            connection.close()
+            raise pooled(dsn)
+        connection.execute(session_settings(connection.info.server_version))
     connection.autocommit = autocommit
     return connection
+
+
+@contextmanager
+def _asking(dsn: Dsn) -> Iterator[None]:
+    import psycopg
+
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise StackFailure(f"the server of {dsn.label} ended the session: {error}", next="Start it, and run the command again.") from error
+    except psycopg.Error as error:
+        raise Refusal(
+            f"{dsn.label} may not be asked whose it is: {error}", next="Give its role the right to read what it may not."
+        ) from error
+
+
+def pooled(dsn: Dsn) -> Refusal:
+    """Return the refusal of a connection pooler, where locks and settings end up with other clients."""
+    return Refusal(
+        f"{dsn.label} leads through a connection pooler, and pooled connections are not supported: they keep locks and settings after we left",
+        next=f"Give {dsn.variable} in test/.env the server's own host and port.",
+    )
 
 
 def session_settings(version: int) -> str:
@@ -106,40 +126,47 @@ def session_settings(version: int) -> str:
     return "".join(f"SET {name} = 0; " for name in names) + "SET default_transaction_read_only = off"
 
 
+_OURS = ("application_name", "client_encoding", "connect_timeout", "options", "replication")
+"""Parameters of a DSN that tests see and our own sessions do not take over."""
+
+
 def _open(dsn: Dsn, purpose: str) -> Connection:
     import psycopg
 
-    given = {key: value for key, value in dsn.parameters().items() if key not in ("application_name", "options", "connect_timeout")}
-    deadline = time.monotonic() + STARTUP_TIMEOUT
+    given = {key: value for key, value in dsn.parameters().items() if key not in _OURS}
+    given |= {"application_name": f"harness {purpose}", "client_encoding": "UTF8", "connect_timeout": str(CONNECT_TIMEOUT)}
+    deadline, refused = time.monotonic() + STARTUP_TIMEOUT, False
     while True:
         try:
-            return psycopg.connect(**given, application_name=f"harness {purpose}", connect_timeout=CONNECT_TIMEOUT, autocommit=True)  # type: ignore[arg-type]  # libpq takes text for every parameter
+            return psycopg.connect(**given, autocommit=True)  # type: ignore[arg-type]  # libpq takes text for every parameter
         except psycopg.OperationalError as error:
-            _explain(dsn, given, redact(" ".join(str(error).split())), time.monotonic() > deadline, error)
+            # Twice: the first time it may have been starting up still, and be ready when the ping came.
+            refused = _explain(dsn, given, error, late=time.monotonic() > deadline, refused=refused)
         time.sleep(0.02)
 
 
-def _explain(dsn: Dsn, given: dict[str, str], text: str, late: bool, error: Exception) -> None:  # noqa: FBT001  # one caller
+def _explain(dsn: Dsn, given: dict[str, str], error: Exception, *, late: bool, refused: bool) -> bool:
+    """Raise what a failed connection means, told by a ping and not by the text; return whether the server said no where it may be tried again."""
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
 
+    text = redact(" ".join(str(error).split()))
     ping = PGconn.ping(make_conninfo(**given).encode())
-    if ping == Ping.REJECT and not late:
-        return
-    if ping == Ping.REJECT:
-        raise ResetFailed(f"{dsn.variable} ({dsn.where}): {text}", next="Wait until the server has started.") from error
-    if ping == Ping.OK:
-        raise Refusal(
-            f"{dsn.variable} ({dsn.where}): the server says no: {text}", next="Mend the role, password or database it names."
-        ) from error
-    raise StackFailure(f"no server answers for {dsn.variable} at {dsn.where}", next="Start it, or run test/bootstrap-stack.sh.") from error
+    if ping == Ping.REJECT and late:
+        raise ResetFailed(f"{dsn.label}: {text}", next="Wait until the server has started.") from error
+    if ping == Ping.OK and refused:
+        raise Refusal(f"{dsn.label}: the server says no: {text}", next="Mend the role, password or database it names.") from error
+    if ping in (Ping.NO_RESPONSE, Ping.NO_ATTEMPT):
+        raise StackFailure(f"no server answers for {dsn.label}: {text}", next="Start it, or run test/bootstrap-stack.sh.") from error
+    return ping == Ping.OK
 
 
 class Answer(NamedTuple):
-    """Whose database a DSN opened, and whether its server is a standby (which has its primary's identifier)."""
+    """Whose database a DSN opened; whether by a pooler, and on a standby (which has its primary's identifier)."""
 
     identity: Identity
     in_recovery: bool
+    pooled: bool
 
 
 def identify(dsn: Dsn) -> Answer:
@@ -147,13 +174,13 @@ def identify(dsn: Dsn) -> Answer:
 
     Raises what `connect` raises.
     """
-    with _open(dsn, "identity") as connection:
+    with _open(dsn, "identity") as connection, _asking(dsn):
         row = connection.execute(
-            """SELECT (SELECT system_identifier::text FROM pg_control_system()), oid, pg_is_in_recovery()
+            """SELECT (SELECT system_identifier::text FROM pg_control_system()), oid, pg_is_in_recovery(), pg_backend_pid()
                FROM pg_database WHERE datname = current_database()"""
         ).fetchone()
-    assert row is not None  # noqa: S101  # a session always has its own database
-    return Answer(Identity(row[0], row[1]), row[2])
+        assert row is not None  # noqa: S101  # a session always has its own database
+        return Answer(Identity(row[0], row[1]), row[2], row[3] != connection.info.backend_pid)
 
 
 @contextmanager
@@ -200,9 +227,10 @@ def ask_databases(connection: Connection) -> dict[str, DatabaseRow]:
     return {row[0]: DatabaseRow(*(*row[:7], read_stamp(row[7]))) for row in rows}
 
 
-def may_become(connection: Connection, role: str) -> bool | None:
+def may_become(connection: Connection, role: str, version: int) -> bool | None:
     """Say whether a database may be made for `role`; None when there is no such role."""
-    row = connection.execute("SELECT pg_has_role(oid, 'MEMBER') FROM pg_roles WHERE rolname = %s", [role]).fetchone()
+    right = "SET" if version >= 160000 else "MEMBER"  # noqa: PLR2004  # PostgreSQL 16 parts the two
+    row = connection.execute("SELECT pg_has_role(oid, %s::text) FROM pg_roles WHERE rolname = %s", [right, role]).fetchone()
     return None if row is None else bool(row[0])
 
 
@@ -270,12 +298,18 @@ def blockers(connection: Connection, names: Iterable[str]) -> list[Blocker]:
     return found
 
 
-def row_counts(connection: Connection) -> list[tuple[str, int]]:
-    """Return the ordinary tables of the session's database with their exact numbers of rows, by name."""
+def row_counts(connection: Connection) -> list[tuple[str, int | None]]:
+    """Return the tables of the session's database with their exact numbers of rows, by name; None where this role may not count."""
     tables = connection.execute("""
-        SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgharness') ORDER BY 1""").fetchall()
-    return [(name, connection.execute(f"SELECT count(*) FROM {name}".encode()).fetchall()[0][0]) for (name,) in tables]  # noqa: S608  # quoted by the server
+        SELECT format('%I.%I', n.nspname, c.relname), has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgharness') ORDER BY 1""").fetchall()
+    return [(name, _count(connection, name) if may_count else None) for name, may_count in tables]
+
+
+def _count(connection: Connection, table: str) -> int:
+    ((rows,),) = connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchall()  # noqa: S608  # quoted by the server
+    return int(rows)
 
 
 class Ran(NamedTuple):

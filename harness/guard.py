@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.errors import HarnessError, Refusal, StackFailure
-from harness.targets import Dsn, Identity, SafeTarget
+from harness.database import pooled
+from harness.errors import HarnessError, Refusal, StackFailure, UsageError
+from harness.targets import Dsn, Identity, SafeTarget, Stamp, is_derived
 
 if TYPE_CHECKING:
     from harness.database import Answer, Connection, DatabaseRow, Server
@@ -39,7 +41,29 @@ def prove_server(server: Server, dsn: Dsn, *, expected: tuple[str, str] | None) 
             next="Run test/bootstrap-stack.sh, which finds a free port.",
         )
     if server.in_recovery:
-        raise Refusal(f"{dsn.variable} ({dsn.where}) leads to a standby in recovery", next="Name the primary server.")
+        raise _standby(dsn)
+
+
+def _standby(dsn: Dsn) -> Refusal:
+    return Refusal(f"{dsn.label} leads to a standby in recovery", next="Name the primary server.")
+
+
+def prove_apart(env: Env) -> None:
+    """Raise unless test/.env says which database is the application's, and our own sessions lead to another.
+
+    No session of ours may be opened there but the one that asks for its identity, so this comes before any other.
+    """
+    maintenance = env.dsn("maintenance")
+    for dsn in _applications(env):
+        if dsn.name != maintenance.name:
+            continue
+        if dsn.endpoint == maintenance.endpoint:
+            raise UsageError(_same(maintenance, dsn), next=_DEDICATED.format(maintenance.variable))
+        found, asked = _ask(maintenance), _ask(dsn)
+        if isinstance(found, HarnessError):
+            raise found
+        if isinstance(asked, HarnessError) or found.identity == asked.identity:
+            raise _one_database(maintenance, dsn)
 
 
 def gather(settings: Settings, env: Env, server: Server, databases: Mapping[str, DatabaseRow], say: Callable[[str], None]) -> Proof:
@@ -48,29 +72,33 @@ def gather(settings: Settings, env: Env, server: Server, databases: Mapping[str,
     An application database that cannot be asked is protected by its name, and `say` is told so.
     """
     protected = []
-    for dsn in (env.dsns.get("application"), env.shell_application):
-        if dsn is None:
-            continue
+    for dsn in _applications(env):
         identity = None
         if dsn.endpoint == env.dsn("maintenance").endpoint:
             row = databases.get(dsn.name)
             identity = Identity(server.system_identifier, row.oid) if row else None
         else:
             answer = _ask(dsn)
-            identity = answer.identity if answer else None
-            if identity is None:
-                say(f"{dsn} cannot be asked whose it is; any database named {dsn.name!r} is taken for the application's")
+            if isinstance(answer, HarnessError):
+                say(f"{dsn.label} cannot be asked ({answer.message}): every database named {dsn.name!r} is taken for the application's")
+            else:
+                identity = answer.identity
         protected.append(Protected(dsn, identity))
     return Proof(settings, env, server, databases, tuple(protected))
 
 
-def _ask(dsn: Dsn) -> Answer | None:
+def _applications(env: Env) -> list[Dsn]:
+    application = env.dsn("application")
+    return [application, env.shell_application] if env.shell_application else [application]
+
+
+def _ask(dsn: Dsn) -> Answer | HarnessError:
     from harness.database import identify
 
     try:
         return identify(dsn)
-    except HarnessError:
-        return None
+    except HarnessError as failure:
+        return failure
 
 
 def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
@@ -80,57 +108,86 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     two lead to one database, and for maintenance and template databases and for a foreign or missing stamp.
     """
     dsn = proof.env.dsn(role)
-    _prove_same_server(proof, dsn)
     row = proof.databases.get(dsn.name)
-    identity = Identity(proof.server.system_identifier, row.oid) if row else None
+    found = _found_by(proof, dsn)
+    identities = {Identity(proof.server.system_identifier, row.oid)} if row else set()
+    if found is not None:
+        identities.add(found)
     for protected in proof.protected:
         same_name = protected.identity is None and dsn.name == protected.dsn.name
-        if (identity is not None and identity == protected.identity) or same_name:
+        if protected.identity in identities or same_name:
             raise _one_database(dsn, protected.dsn)
+    if found is not None:
+        _prove_found(proof, dsn, found)
     for other_role, other in proof.env.dsns.items():
         if other_role in ("test", "e2e") and other_role != role and other.name == dsn.name:
             raise _one_database(dsn, other)
-    if dsn.name in ("postgres", "template0", "template1", proof.env.dsn("maintenance").name) or (row and row.is_template):
+    maintenance = proof.env.dsn("maintenance")
+    if dsn.name in ("postgres", "template0", "template1", maintenance.name) or (row and row.is_template):
         raise Refusal(f"{dsn.variable} names the maintenance or template database {dsn.name!r}", next=_DEDICATED.format(dsn.variable))
-    stamp = row.stamp if row else None
-    ours = stamp is not None and (stamp.role, stamp.worktree) == (role, str(proof.settings.root))
-    if row is not None and not ours and adopt != dsn.name:
-        whose = f"belongs to worktree {stamp.worktree!r} as its {stamp.role} database" if stamp else "carries no stamp of the harness"
-        raise Refusal(
-            f"database {dsn.name!r} ({dsn.variable}) exists and {whose}",
-            next=f"If nothing in it is needed, run `inv reset --adopt {dsn.name}`, which lists what is in it first; else name another database.",
-        )
-    return SafeTarget(role, dsn, row.oid if row else None, stamp if ours else None)
+    if is_derived(dsn.name):
+        raise Refusal(f"{dsn.variable} names {dsn.name!r}, as only the harness names its own", next=_DEDICATED.format(dsn.variable))
+    return SafeTarget(role, dsn, row.oid if row else None, _prove_ownership(proof, role, row, adopt=adopt) if row else None)
+
+
+def _prove_ownership(proof: Proof, role: str, row: DatabaseRow, *, adopt: str) -> Stamp | None:
+    """Return the stamp that makes the database ours; None for one that is to be adopted."""
+    stamp = row.stamp
+    if stamp is not None and (stamp.role, stamp.worktree) == (role, str(proof.settings.root)):
+        return stamp
+    if adopt == row.name:
+        return None
+    whose = f"belongs to worktree {stamp.worktree!r} as its {stamp.role} database" if stamp else "carries no stamp of the harness"
+    raise Refusal(
+        f"database {row.name!r} ({proof.env.dsn(role).variable}) exists and {whose}",
+        next=f"If nothing in it is needed, run `inv reset --adopt {shlex.quote(row.name)}`, which lists what is in it first;"
+        " else name another database.",
+    )
 
 
 _DEDICATED = "Set {} in test/.env to a database that is used for nothing else."
 
 
+def _same(dsn: Dsn, other: Dsn) -> str:
+    return f"{dsn.label} and {other.label} are the same database {other.name!r}"
+
+
 def _one_database(dsn: Dsn, other: Dsn) -> Refusal:
-    return Refusal(
-        f"{dsn.variable} ({dsn.where}) and {other.variable} ({other.where}) are the same database {dsn.name!r}",
-        next=_DEDICATED.format(dsn.variable),
-    )
+    return Refusal(_same(dsn, other), next=_DEDICATED.format(dsn.variable))
 
 
-def _prove_same_server(proof: Proof, dsn: Dsn) -> None:
-    """Raise unless `dsn` leads to the maintenance DSN's server, asked of the server where it is spelled another way."""
+def _found_by(proof: Proof, dsn: Dsn) -> Identity | None:
+    """Return what `dsn` itself opens, or the maintenance database behind its address; None where both are the maintenance DSN's.
+
+    Only then its server is known already: it is the one that `proof` is about.
+    """
     maintenance = proof.env.dsn("maintenance")
     if dsn.endpoint == maintenance.endpoint:
-        return
-    found = _ask(dsn) or _ask(dsn.at(maintenance.name))
-    if found is None:
+        return None
+    asked = dsn if dsn.name in proof.databases else dsn.at(maintenance.name)
+    found = _ask(asked)
+    if isinstance(found, StackFailure):
+        raise found
+    if isinstance(found, HarnessError):
         raise Refusal(
-            f"{dsn.variable} ({dsn.where}) is spelled another way than {maintenance.variable} ({maintenance.where}), and its server does not let it in",
+            f"{dsn.label} is spelled another way than {maintenance.label}, and cannot be asked whether it is the same server: {found.message}",
             next=f"Write {dsn.variable}'s host and port as in {maintenance.variable}.",
-        )
+        ) from found
+    if found.pooled:
+        raise pooled(dsn)
     if found.in_recovery:
-        raise Refusal(f"{dsn.variable} ({dsn.where}) leads to a standby in recovery", next="Name the primary server.")
-    if found.identity.system_identifier != proof.server.system_identifier:
-        raise Refusal(
-            f"{dsn.variable} ({dsn.where}) and {maintenance.variable} ({maintenance.where}) lead to different servers",
-            next="Write both for one server.",
-        )
+        raise _standby(dsn)
+    return found.identity
+
+
+def _prove_found(proof: Proof, dsn: Dsn, found: Identity) -> None:
+    """Raise unless `dsn`, asked by itself, leads to the maintenance DSN's server and to the database that its name says there."""
+    maintenance = proof.env.dsn("maintenance")
+    if found.system_identifier != proof.server.system_identifier:
+        raise Refusal(f"{dsn.label} and {maintenance.label} lead to different servers", next="Write both for one server.")
+    row = proof.databases.get(dsn.name) or proof.databases.get(maintenance.name)
+    if row is None or found.oid != row.oid:
+        raise Refusal(f"{dsn.label} opens another database than its name says", next="Give it the server's own host and port.")
 
 
 def prove_rights(proof: Proof, target: SafeTarget, connection: Connection) -> None:
@@ -142,12 +199,7 @@ def prove_rights(proof: Proof, target: SafeTarget, connection: Connection) -> No
     role = quoted(server.role)
     if not server.superuser and not server.createdb:
         raise Refusal(f"role {server.role!r} may not create databases", next=f"As a superuser: ALTER ROLE {role} CREATEDB.")
-    if row is not None and not row.may_own:
-        raise Refusal(
-            f"database {row.name!r} belongs to {row.owner!r}, not to {server.role!r}",
-            next=f"As a superuser: ALTER DATABASE {quoted(row.name)} OWNER TO {quoted(owner)}.",
-        )
-    member = may_become(connection, owner)
+    member = may_become(connection, owner, server.version)
     if member is None:
         raise Refusal(
             f"{target.dsn.variable} names the role {owner!r}, which does not exist",
@@ -156,4 +208,10 @@ def prove_rights(proof: Proof, target: SafeTarget, connection: Connection) -> No
     if not member:
         raise Refusal(
             f"role {server.role!r} may not make a database for {owner!r}", next=f"As a superuser: GRANT {quoted(owner)} TO {role}."
+        )
+    if row is not None and not row.may_own:
+        inherits = f"GRANT {quoted(owner)} TO {role}; ALTER ROLE {role} INHERIT"
+        raise Refusal(
+            f"database {row.name!r} belongs to {row.owner!r}, whose rights {server.role!r} does not have",
+            next=f"As a superuser: {inherits if row.owner == owner else f'ALTER DATABASE {quoted(row.name)} OWNER TO {quoted(owner)}'}.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 DEFAULT_WAIT = 600.0
 """Seconds to wait for another run before giving up."""
 _MARK = "pgharness holder "
+_SINCE = time.time()
+"""When this command began."""
+_NAME_LIMIT = 63
+"""Bytes of an application_name; PostgreSQL cuts the rest."""
+
+
+def purpose(worktree: Path) -> str:
+    """Return what names the holder's session: pid, time and as much of the worktree's end as fits, for every role to see."""
+    head = f"run {os.getpid()} {_SINCE:.0f} "
+    return head + quote(str(worktree))[-(_NAME_LIMIT - len("harness ") - len(head)) :]
 
 
 class Holder(NamedTuple):
@@ -47,12 +58,10 @@ def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wai
     from harness.errors import redact
 
     deadline = time.monotonic() + wait
-    mine = json.dumps(Holder(os.getpid(), quote(str(worktree)), time.time()))
-    # The comment tells other worktrees who holds the lock: it stands in pg_stat_activity as long as this session is idle.
-    statement = f"/* {_MARK}{mine} */ SELECT pg_try_advisory_lock({{}})"
+    comment = _comment(worktree)
     for name in sorted(names):
         said = False
-        while connection.execute(statement.format(lock_key(name)).encode()).fetchone() != (True,):
+        while connection.execute(f"{comment} SELECT pg_try_advisory_lock({lock_key(name)})".encode()).fetchone() != (True,):
             found = holder(connection, name)
             who = f"is in use by another run ({redact(str(found))})" if found else "is in use by another run"
             if time.monotonic() >= deadline:
@@ -63,18 +72,36 @@ def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wai
             time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
 
 
+def sign(connection: Connection, worktree: Path) -> None:
+    """Leave the holder's mark as the session's last statement again, before it goes idle for long."""
+    connection.execute(f"{_comment(worktree)} SELECT".encode())
+
+
+def _comment(worktree: Path) -> str:
+    # An idle session's last statement stands in pg_stat_activity, where the name of a session has only 63 bytes.
+    return f"/* {_MARK}{json.dumps(Holder(os.getpid(), quote(str(worktree)), _SINCE))} */"
+
+
 def holder(connection: Connection, name: str) -> Holder | None:
     """Return who holds the lock of the database `name`; None when it is free or its holder cannot be read."""
     key = lock_key(name) & 0xFFFFFFFFFFFFFFFF
     row = connection.execute(
-        """SELECT a.query FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+        """SELECT a.query, a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid)
            WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
            AND l.classid = %s::bigint::oid AND l.objid = %s::bigint::oid""",
         [key >> 32, key & 0xFFFFFFFF],
     ).fetchone()
-    text = (row[0] or "").partition(_MARK)[2].partition(" */")[0] if row else ""
+    return read_holder(*row) if row else None
+
+
+def read_holder(query: str | None, application_name: str) -> Holder | None:
+    """Return the holder that a session's last statement names in full, else the one that its name has room for."""
+    text = (query or "").partition(_MARK)[2].partition(" */")[0]
     try:
         pid, worktree, since = json.loads(text)
     except ValueError:
-        return None
+        found = re.fullmatch(r"harness run (\d+) (\d+) (\S+)", application_name)
+        if found is None:
+            return None
+        pid, worktree, since = int(found[1]), f"…{found[3]}", float(found[2])
     return Holder(pid, unquote(worktree), since)

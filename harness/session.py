@@ -69,7 +69,8 @@ def opened(
     ours = cluster.ensure_running(settings, maintenance)
     if ours and ours.just_started:
         say(f"started this worktree's cluster on port {ours.port}")
-    with database.connect(maintenance, purpose="run") as connection:
+    guard.prove_apart(env)
+    with database.connect(maintenance, purpose=lock.purpose(settings.root)) as connection:
         server = database.ask_server(connection)
         guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
         lock.acquire(connection, [env.dsn(role).name for role in roles], worktree=settings.root, wait=wait, say=say)
@@ -92,20 +93,24 @@ def make_pristine(run: Opened, *, fresh: bool, say: Say) -> list[DatabaseReset]:
         fresh=fresh,
         createdb=run.settings.stack.createdb,
     )
-    return reset.reset(run.connection, order, say=say)
+    databases = reset.reset(run.connection, order, say=say)
+    lock.sign(run.connection, run.settings.root)
+    return databases
 
 
-def adopt(run: Opened, name: str, *, say: Say) -> None:
-    """List what is in the database `name`, and stamp it as ours."""
+def adopt(run: Opened, name: str, *, say: Say) -> Opened:
+    """List what is in the database `name`, stamp it as ours, and return `run` with that proven."""
     target = next(target for target in run.targets if target.dsn.name == name)
     if target.oid is None or target.stamp is not None:
-        return
-    with database.connect(target.dsn, purpose="adopt") as inside:
+        return run
+    with database.connect(run.env.dsn("maintenance").at(name), purpose="adopt") as inside:
         counts = database.row_counts(inside)
     say(f"adopting database {name!r} with {len(counts)} table(s), which the reset replaces:")
     for table, rows in counts:
-        say(f"  {table}: {rows} row(s)")
+        say(f"  {table}: {'unknown number of' if rows is None else rows} row(s)")
     reset.stamp(run.connection, target, worktree=str(run.settings.root), repository=worktree.repository(run.settings.root))
+    proof = run.proof._replace(databases=database.ask_databases(run.connection))
+    return run._replace(proof=proof, targets=tuple(guard.prove(proof, each.role) for each in run.targets))
 
 
 def prove_complete(run: Opened) -> None:

@@ -49,6 +49,11 @@ class Dsn(NamedTuple):
         return f"{self.host or self.hostaddr}:{self.port}/{self.name}"
 
     @property
+    def label(self) -> str:
+        """The variable and where it leads, safe to print."""
+        return f"{self.variable} ({self.where})"
+
+    @property
     def endpoint(self) -> tuple[str, str, int]:
         """What decides which server answers."""
         return (self.host, self.hostaddr, self.port)

@@ -87,9 +87,8 @@ def reset(
         roles, seconds = _roles(database, settings), _seconds(wait, no_wait=no_wait)
         if adopt:
             roles = session.roles_named(settings, shell, adopt, roles)
-        with session.opened(settings, shell, roles=roles, wait=seconds, say=say, adopt=adopt) as run:
-            if adopt:
-                session.adopt(run, adopt, say=say)
+        with session.opened(settings, shell, roles=roles, wait=seconds, say=say, adopt=adopt) as held:
+            run = session.adopt(held, adopt, say=say) if adopt else held
             databases = session.make_pristine(run, fresh=fresh or session.is_ci(shell), say=say)
         outcome.document = {"databases": encode(databases)}
         for line in report.reset_lines(databases):

@@ -54,7 +54,10 @@ def prove_own_code(root: Path) -> None:
 def prove_own_tasks(root: Path) -> None:
     """Raise UsageError when Invoke climbed to a tasks.py that is not beside `root`'s harness.toml."""
     loaded = getattr(sys.modules.get("tasks"), "__file__", None)
-    if loaded and Path(loaded).resolve().parent != root:
+    if not loaded:
+        return
+    path = Path(loaded).resolve()
+    if (path.parent.parent if path.name == "__init__.py" else path.parent) != root:
         raise UsageError(
             f"inv runs {loaded!r}, and the harness.toml here is in {str(root)!r}",
             next="Put a tasks.py beside it (`harness init` writes one), or call `harness`.",
