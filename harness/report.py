@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -29,8 +29,9 @@ class Reporter:
     ) -> None:
         self.results: list[PackageResult] = []
         self.doubts: list[str] = []
-        self.is_terminal = _is_terminal(stream or sys.stdout, shell)
-        self._stream = stream
+        # sys.stdout is None where it was closed when we started.
+        self._stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the process's life
+        self.is_terminal = _is_terminal(self._stream, shell)
         self._quiet = quiet
         self._shell = shell
         self._expected = expected or {}
@@ -44,7 +45,7 @@ class Reporter:
         """Print a line of ours, without passwords, before anything that a child prints next."""
         self._still()
         try:
-            print(_encodable(redact(line), self._stream or sys.stdout), file=self._stream, flush=True)
+            print(_encodable(redact(line), self._stream), file=self._stream, flush=True)
         except BrokenPipeError:
             # Whoever read us has seen enough; the run goes on, and its exit code still counts.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -81,15 +82,17 @@ class Reporter:
     def show(self, output: Path) -> None:
         """Copy the captured output of a package that is not fine, byte for byte."""
         self._still()
-        stream = self._stream or sys.stdout
-        stream.flush()
+        self._stream.flush()
+        last = b"\n"
         with output.open("rb") as source:
             while block := source.read(1 << 16):
-                if hasattr(stream, "buffer"):
-                    stream.buffer.write(block)
+                last = block[-1:]
+                if hasattr(self._stream, "buffer"):
+                    self._stream.buffer.write(block)
                 else:
-                    stream.write(block.decode(errors="replace"))
-        stream.flush()
+                    self._stream.write(block.decode(errors="replace"))
+        self._stream.write("" if last == b"\n" else "\n")
+        self._stream.flush()
 
     def progress(self, events: Sequence[Mapping[str, object]]) -> None:
         """Show the package at work on one moving line: position, tests, failures, elapsed and expected time."""
@@ -144,7 +147,7 @@ def summary_lines(
                 f"{result.status}: {result.package}{f': {result.detail}' if result.detail else ''}",
                 f"  {rerun_command(result, None, program=program)}",
             ]
-    return [*lines, "", *_skips(results), *_verdict(results, pristine=pristine, doubts=doubts, program=program)]
+    return [*lines, "", *_skips(results), *verdict_lines(results, pristine=pristine, doubts=doubts, program=program)]
 
 
 def rerun_command(result: PackageResult, test: TestResult | None, *, program: str = "inv") -> str:
@@ -173,8 +176,15 @@ def reset_lines(databases: Iterable[DatabaseReset]) -> list[str]:
     for database in databases:
         how = "cloned from its template" if database.source == "template" else "migrated from zero"
         lines.append(f"{database.role} database {database.name!r} is pristine: {how}, {database.migrations} migration(s), {database.ms} ms")
-        lines += [f"  ended session {one.pid} of {one.user} ({one.application or 'unnamed'}, {one.state})" for one in database.ended]
+        lines += [f"  {line}" for line in ended_lines([database])]
     return lines
+
+
+def ended_lines(databases: Iterable[DatabaseReset]) -> Iterator[str]:
+    """Yield a line for each session that a reset ended."""
+    for database in databases:
+        for one in database.ended:
+            yield f"ended session {one.pid} of {one.user} on {database.name!r} ({one.application or 'unnamed'}, {one.state})"
 
 
 def seconds(duration: float) -> str:
@@ -191,7 +201,7 @@ def step_summary(results: Sequence[PackageResult], *, pristine: bool, doubts: Se
     lines = ["| package | status | time | tests |", "|---|---|---|---|", *rows, ""]
     bad = [test for result in results for test in result.tests if test.outcome in BAD_OUTCOMES]
     lines += [f"- **{test.outcome}** `{test.id}`: {_cell(test.reason)}" for test in bad]
-    return redact("\n".join([*lines, "", *_verdict(results, pristine=pristine, doubts=doubts, program="inv")[:1], ""]))
+    return redact("\n".join([*lines, "", *verdict_lines(results, pristine=pristine, doubts=doubts, program="inv")[:1], ""]))
 
 
 def _cell(text: str) -> str:
@@ -206,7 +216,8 @@ def _skips(results: Sequence[PackageResult]) -> list[str]:
     return [f"{number} skipped for want of {variable}" for variable, number in counted.items()]
 
 
-def _verdict(results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str], program: str) -> list[str]:
+def verdict_lines(results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str], program: str = "inv") -> list[str]:
+    """Return the last word on a run, then how to look at the databases of what is not fine."""
     count = totals(results)
     bad = [result.package for result in results if not result.fine]
     ran = f"{count['tests']} tests in {count['packages']} packages"
