@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import attributes, database, streams, templates
+from harness import attributes, database, obstacles, streams, templates
 from harness.database import DatabaseRow, failing_as, literal, quoted
 from harness.errors import HarnessError, Refusal, ResetFailed
 from harness.guard import Proof
@@ -98,14 +98,14 @@ def _recipe(order: Order, target: SafeTarget, maintenance: Dsn) -> Recipe:
 def _check(work: _Work) -> None:
     """Refuse everything that can be known beforehand, before any database is touched."""
     names = [recipe.target.dsn.name for recipe in work.recipes]
-    for name, gid, owner in database.prepared_transactions(work.connection, names):
+    for name, gid, owner in obstacles.prepared_transactions(work.connection, names):
         if not work.order.own_cluster:
             raise ResetFailed(
                 f"database {name!r} holds the prepared transaction {gid!r} of {owner!r}",
                 next=f"Run, connected to {name!r}: ROLLBACK PREPARED {literal(gid)}.",
             )
         _roll_back_prepared(work, name, gid)
-    for blocker in database.blockers(work.connection, names):
+    for blocker in obstacles.blockers(work.connection, names):
         raise ResetFailed(
             f"database {blocker.database!r} has {blocker.finding}", next=f"Run, connected to {blocker.database!r}: {blocker.statement}."
         )

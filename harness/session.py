@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import cluster, database, envfile, guard, lock, reset, streams, worktree
+from harness import cluster, database, envfile, guard, lock, obstacles, reset, streams, worktree
 from harness.errors import ResetFailed, UsageError
 from harness.guard import Proof
 from harness.settings import ENV_FILE, Settings
@@ -104,7 +104,7 @@ def adopt(run: Opened, name: str, *, say: Say) -> Opened:
     if target.oid is None or target.stamp is not None:
         return run
     with database.connect(run.env.dsn("maintenance").at(name), purpose="adopt") as inside:
-        counts = database.row_counts(inside)
+        counts = obstacles.row_counts(inside)
     say(f"adopting database {name!r} with {len(counts)} table(s), which the reset replaces:")
     for table, rows in counts:
         say(f"  {table}: {'unknown number of' if rows is None else rows} row(s)")
