@@ -7,11 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.conftest import Net, TestWouldTouchARealDatabase
-from tests.scratch import ScratchCluster
 
 OUTER = "postgresql://dev:secret@127.0.0.1:16999/shop_test"
 
@@ -72,10 +70,3 @@ def test_a_missing_port_is_the_default_port() -> None:
     net = Net({"TEST_DATABASE_URL": "postgresql://dev@db:5432/shop_test"})
     with pytest.raises(TestWouldTouchARealDatabase):
         net.check_connection("dbname=shop", {})
-
-
-def test_scratch_clusters_are_not_the_outer_one(scratch_cluster: ScratchCluster) -> None:
-    """The net lets a package's own cluster through, which is empty and listens on a port of its own range."""
-    with psycopg.connect(scratch_cluster.dsn()) as connection:
-        assert connection.execute("SELECT current_setting('port')").fetchone() == (str(scratch_cluster.port),)
-    assert 18000 <= scratch_cluster.port < 19000
