@@ -101,11 +101,12 @@ def _redacted(value: object) -> object:
 
 
 class Outcome:
-    """What a command leaves for the boundary: its exit code and its part of the JSON document."""
+    """What a command leaves for the boundary: its exit code, its part of the JSON document, and a file that keeps a copy."""
 
     def __init__(self) -> None:
         self.exit = 0
         self.document: dict[str, object] = {}
+        self.copy = ""
 
 
 def _raise_interrupted(signum: int, _frame: object) -> NoReturn:
@@ -146,10 +147,15 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
         error = {"code": BUG, "message": f"{type(bug).__name__}: {bug}", "next": "Report it as a bug."}
         sys.stderr.write(redact("".join(traceback.format_exception(bug))))
         _print_line("this is a bug of the harness. Report it with the lines above.")
-    if json_to:
+    if json_to or outcome.copy:
         head = {"format": FORMAT, "command": command, "exit": outcome.exit, "started": started}
         tail = {"seconds": round(time.monotonic() - clock, 3), "error": error}
-        _write_document({**head, **tail, **outcome.document}, json_to, document_fd)
+        text = json.dumps(_redacted({**head, **tail, **outcome.document}), indent=2, ensure_ascii=False) + "\n"
+        if document_fd is not None:
+            with os.fdopen(document_fd, "w", encoding="utf-8") as stream:
+                stream.write(text)
+        for path in (outcome.copy, "" if document_fd is not None else json_to):
+            _write_document(text, path)
     if outcome.exit:
         raise SystemExit(outcome.exit)
 
@@ -165,11 +171,8 @@ def _divert_stdout() -> int:
     return saved
 
 
-def _write_document(document: dict[str, object], path: str, document_fd: int | None) -> None:
-    text = json.dumps(_redacted(document), indent=2, ensure_ascii=False) + "\n"
-    if document_fd is not None:
-        with os.fdopen(document_fd, "w", encoding="utf-8") as stream:
-            stream.write(text)
+def _write_document(text: str, path: str) -> None:
+    if not path:
         return
     try:
         with open(path, "w", encoding="utf-8") as stream:  # noqa: PTH123  # pathlib costs start-up time here

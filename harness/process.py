@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import subprocess
@@ -284,3 +284,10 @@ def _read_process(pid: int) -> Found | None:
     except OSError:
         return None
     return Found(pid, parent=int(fields[1]), session=int(fields[3]), state=fields[0], started=int(fields[19]))
+
+
+def replace(argv: Sequence[str], *, env: Mapping[str, str]) -> NoReturn:
+    """Become `argv`: it gets our terminal, signals and exit code."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_DFL)
+    os.execve(argv[0], list(argv), dict(env))  # noqa: S606  # an argument list, no shell

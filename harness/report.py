@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from harness.errors import redact
+from harness.errors import UsageError, redact
 from harness.results import BAD_OUTCOMES, DatabaseReset, PackageResult, TestResult, totals
 
 if TYPE_CHECKING:
@@ -202,6 +202,17 @@ def step_summary(results: Sequence[PackageResult], *, pristine: bool, doubts: Se
     bad = [test for result in results for test in result.tests if test.outcome in BAD_OUTCOMES]
     lines += [f"- **{test.outcome}** `{test.id}`: {_cell(test.reason)}" for test in bad]
     return redact("\n".join([*lines, "", *verdict_lines(results, pristine=pristine, doubts=doubts, program="inv")[:1], ""]))
+
+
+def append_step_summary(path: Path, results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str] = ()) -> None:
+    """Append the Markdown summary to the file that GitHub Actions names; UsageError when that cannot be written."""
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(step_summary(results, pristine=pristine, doubts=doubts))
+    except OSError as error:
+        raise UsageError(
+            f"GITHUB_STEP_SUMMARY {str(path)!r} cannot be written: {error.strerror}", next="Unset it, or name a writable file."
+        ) from None
 
 
 def _cell(text: str) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import report, runner, session
-from harness.errors import Outcome, UsageError, redact
-from harness.results import DatabaseReset, PackageResult, encode, exit_code, totals
-from harness.session import Opened, Say
-from harness.settings import FILE, Package, Settings
-
-LAST = "last.json"
+from harness import junit, page, report, runner, session
+from harness.errors import Outcome, UsageError
+from harness.packages import check_serial
+from harness.report import Reporter
+from harness.results import DatabaseReset, encode, exit_code, totals
+from harness.session import Opened
+from harness.settings import FILE, Package, Settings, is_ci
 
 
 class Request(NamedTuple):
@@ -26,7 +25,7 @@ class Request(NamedTuple):
     strict: bool = False
     reset: bool = True
     wait: float = 0.0
-    durations: str = ""
+    slowest: int = 0
     junit: str = ""
     html: str = ""
 
@@ -48,3 +47,69 @@ def select(settings: Settings, *, names: Sequence[str], e2e: bool) -> tuple[Pack
             raise UsageError(f"{FILE} has no package {name!r}", next=f"It has: {', '.join(package.name for package in settings.packages)}.")
         found.update(matching)
     return tuple(package for package in settings.packages if package.name in found)
+
+
+def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outcome: Outcome) -> None:
+    """Make the databases of the chosen packages pristine, run the packages, and leave summary, reports and results.
+
+    The results stay in last.json, also those of an interrupted run. Raises what `session.opened` and `run_packages` raise.
+    """
+    check_serial(request.arguments)
+    reporter = Reporter(shell=shell, expected=runner.expected_seconds(settings), quiet=request.quiet)
+    roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
+    with session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened:
+        databases = _prepare(opened, request, reporter)
+        try:
+            runner.run_packages(
+                settings,
+                request.packages,
+                opened.env,
+                shell=shell,
+                reporter=reporter,
+                arguments=request.arguments,
+                fail_fast=request.fail_fast,
+                quiet=request.quiet,
+                strict=request.strict,
+            )
+            if not session.still_holds(opened):
+                reporter.doubt("the session that held the databases' locks was lost")
+        finally:
+            _leave(settings, request, reporter, databases, outcome)
+    _report(shell, request, reporter, databases)
+    outcome.exit = exit_code(reporter.results)
+
+
+def _prepare(opened: Opened, request: Request, reporter: Reporter) -> list[DatabaseReset]:
+    if not request.reset:
+        session.prove_complete(opened)
+        return []
+    databases = session.make_pristine(opened, fresh=is_ci(opened.shell), say=reporter.say)
+    for line in report.reset_lines(databases):
+        reporter.say(line)
+    return databases
+
+
+def _leave(settings: Settings, request: Request, reporter: Reporter, databases: list[DatabaseReset], outcome: Outcome) -> None:
+    """Hand the results to the boundary, which writes them as the last run's and where --json says."""
+    folder = runner.results_folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome.copy = str(folder / runner.LAST)
+    outcome.document = {
+        "databases": encode(databases),
+        "pristine": request.reset,
+        "shard": None,
+        "packages": encode(reporter.results),
+        "totals": totals(reporter.results),
+    }
+
+
+def _report(shell: Mapping[str, str], request: Request, reporter: Reporter, databases: list[DatabaseReset]) -> None:
+    results, pristine, doubts = reporter.results, request.reset, reporter.doubts
+    for line in report.summary_lines(results, pristine=pristine, doubts=doubts, slowest=request.slowest):
+        reporter.say(line)
+    if request.junit:
+        junit.write(Path(request.junit), results)
+    if request.html:
+        page.write(Path(request.html), results, pristine=pristine, doubts=doubts, databases=databases)
+    if shell.get("GITHUB_STEP_SUMMARY"):
+        report.append_step_summary(Path(shell["GITHUB_STEP_SUMMARY"]), results, pristine=pristine, doubts=doubts)

@@ -33,11 +33,6 @@ class Opened(NamedTuple):
     own_cluster: bool
 
 
-def is_ci(shell: Mapping[str, str]) -> bool:
-    """Say whether this runs in CI, where templates are bypassed and skips for want of a database fail the run."""
-    return shell.get("CI", "").lower() not in ("", "0", "false", "no")
-
-
 def roles_named(settings: Settings, shell: Mapping[str, str], name: str, roles: Sequence[str]) -> tuple[str, ...]:
     """Return the one of `roles` whose DSN names the database `name`; UsageError when none does."""
     env = envfile.load(settings, shell)
@@ -127,3 +122,12 @@ def own_dsn(settings: Settings, shell: Mapping[str, str], role: str) -> tuple[En
     dsn = env.dsn(role)
     cluster.ensure_running(settings, env.dsn("maintenance"))
     return env, dsn
+
+
+def still_holds(run: Opened) -> bool:
+    """Say whether the session that holds the locks has lived through the run."""
+    try:
+        run.connection.execute("SELECT 1")
+    except database.Error:
+        return False
+    return True

@@ -83,13 +83,14 @@ def reset(
         settings, shell = _begin()
         from harness import report, session
         from harness.results import encode
+        from harness.settings import is_ci
 
         roles, seconds = _roles(database, settings), _seconds(wait, no_wait=no_wait)
         if adopt:
             roles = session.roles_named(settings, shell, adopt, roles)
         with session.opened(settings, shell, roles=roles, wait=seconds, say=say, adopt=adopt) as held:
             run = session.adopt(held, adopt, say=say) if adopt else held
-            databases = session.make_pristine(run, fresh=fresh or session.is_ci(shell), say=say)
+            databases = session.make_pristine(run, fresh=fresh or is_ci(shell), say=say)
         outcome.document = {"databases": encode(databases)}
         for line in report.reset_lines(databases):
             say(line)
@@ -105,7 +106,7 @@ def reset(
         "quiet": "Show a package's output only when it is not fine.",
         "strict": "A skip for want of the package's own variable fails the run, as it does in CI.",
         "reset": "--no-reset runs on the databases as they are; the summary then says not pristine.",
-        "durations": "List this many slowest tests.",
+        "slowest": "List this many of the slowest tests.",
         "junit": "Write one JUnit file of all packages.",
         "html": "Write one self-contained HTML page.",
         "json": JSON_HELP,
@@ -121,7 +122,7 @@ def test(
     quiet: bool = False,
     strict: bool = False,
     reset: bool = True,
-    durations: str = "",
+    slowest: int = 0,
     junit: str = "",
     html: str = "",
     json: str = "",
@@ -141,11 +142,11 @@ def test(
             strict=strict,
             reset=reset,
             wait=_seconds(wait, no_wait=no_wait),
-            durations=durations,
+            slowest=slowest,
             junit=junit,
             html=html,
         )
-        run.test(settings, shell, request, outcome=outcome, say=say)
+        run.test(settings, shell, request, outcome=outcome)
 
 
 @task(auto_shortflags=False, help={"database": "test (the default) or e2e."})
