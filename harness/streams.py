@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness import commands, database, folders, hints, ledger, scripts, settings, sql
 from harness.commands import Input
-from harness.errors import Refusal, ResetFailed, UsageError
+from harness.errors import ResetFailed, UsageError
 from harness.scripts import File
 from harness.settings import Run, Settings, Stack, Stream
 from harness.targets import Dsn, parse_dsn
@@ -78,7 +78,7 @@ def extensions(of: Plan) -> dict[str, tuple[Path, int]]:
 
 
 def check_extensions(of: Plan, connection: Connection) -> None:
-    """Raise Refusal when the server of `connection` lacks an extension that the files ask for."""
+    """Raise ResetFailed when the server of `connection` lacks an extension that the files ask for."""
     wanted = extensions(of)
     if not wanted:
         return
@@ -87,7 +87,7 @@ def check_extensions(of: Plan, connection: Connection) -> None:
     for name, (path, line) in wanted.items():
         if name not in available:
             finding = f"{path}:{line} asks for the extension {name!r}, which this server lacks"
-            raise Refusal(finding, next=hints.missing_extension(name, connection.info.server_version // 10000))
+            raise ResetFailed(finding, next=hints.missing_extension(name, connection.info.server_version // 10000))
 
 
 def fingerprint(of: Plan, context: Sequence[str]) -> str | None:
@@ -111,7 +111,8 @@ def apply(of: Plan, owner: Dsn, maintenance: Dsn, *, application: Dsn | None, sh
     """
     sessions = scripts.Sessions(owner, maintenance)
     try:
-        return _apply(of, sessions, commands.Surroundings(of.settings, application, shell))
+        with database.failing_as(f"the migrations of database {owner.name!r} stopped"):
+            return _apply(of, sessions, commands.Surroundings(of.settings, application, shell))
     finally:
         sessions.close()
 
