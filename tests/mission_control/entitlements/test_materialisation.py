@@ -26,13 +26,14 @@ def test_an_organisation_starts_on_the_lowest_rung(test_connection: Connection) 
 
 
 def test_a_change_of_type_moves_the_entitlements(test_connection: Connection) -> None:
-    """An organisation that becomes an enterprise has what enterprises start with."""
-    organisation = add_organisation(test_connection, "artemis", "startup")
+    """An enterprise that becomes a start-up has what start-ups start with and no more."""
+    organisation = add_organisation(test_connection, "artemis", "enterprise")
     materialise_entitlements(test_connection)
-    test_connection.execute("UPDATE platform.organisations SET org_type = 'enterprise' WHERE id = %s", (organisation,))
-    assert materialise_entitlements(test_connection) == 3
     expected = {"seats": (25, "ladder"), "launches": (10, "ladder"), "telemetry_days": (30, "ladder")}
     assert entitlements(test_connection, organisation) == expected
+    test_connection.execute("UPDATE platform.organisations SET org_type = 'startup' WHERE id = %s", (organisation,))
+    assert materialise_entitlements(test_connection) == 3
+    assert entitlements(test_connection, organisation) == {"seats": (3, "ladder"), "launches": (1, "ladder")}
 
 
 def test_what_is_due_no_more_is_withdrawn(test_connection: Connection) -> None:

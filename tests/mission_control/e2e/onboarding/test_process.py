@@ -8,17 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "application"]
 
 
 def test_it_runs_until_it_is_told_to_stop(e2e_database_url: str) -> None:
-    """The application says in one line that it is ready, and TERM ends it cleanly."""
+    """The application says in one line that it is ready, stays, and ends cleanly at TERM."""
     environment = {**os.environ, "MC_DB_DSN": e2e_database_url, "MC_RECONCILE_INTERVAL": "60"}
     with subprocess.Popen(COMMAND, cwd=FOLDER, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as application:
         try:
             assert application.stdout is not None
             ready = application.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                application.wait(0.2)
             application.send_signal(signal.SIGTERM)
             rest = application.communicate(timeout=10)
         finally:

@@ -101,7 +101,8 @@ def test_leaving_closes_the_session(e2e_database_url: str, e2e_connection: Conne
 
 
 def test_a_lost_session_is_told(e2e_database_url: str, e2e_connection: Connection) -> None:
-    """An application whose session was ended raises instead of stopping in silence."""
-    with pytest.raises(psycopg.OperationalError), MissionControl(e2e_database_url, interval=0.01) as application:  # noqa: PT012 - wait raises
+    """An application whose session was ended raises, to whoever waits for it and again when it is left."""
+    with pytest.raises(psycopg.OperationalError), MissionControl(e2e_database_url, interval=0.01) as application:  # noqa: PT012 - the end of the block raises
         e2e_connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions")
-        application.wait()
+        with pytest.raises(psycopg.OperationalError):
+            application.wait()
