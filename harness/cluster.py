@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import datafolder, envfile, launch, leases, postmaster, servers
+from harness import datafolder, envwriter, launch, leases, postmaster, servers
 from harness.datafolder import Record
 from harness.errors import StackFailure, UsageError
 from harness.settings import BOOTSTRAP, Settings
@@ -40,6 +40,22 @@ def ensure_running(settings: Settings, maintenance: Dsn) -> Ours | None:
         return None
     if not _is_at(maintenance, record.port):
         return None
+    prove_here(settings, record)
+    found = _running_here(data, record)
+    if found:
+        return _ours(data, record, found.pid, just_started=False)
+    with leases.alone(settings.root):
+        record = datafolder.read_record(data) or record
+        found = launch.settled(settings, data, record)
+        if found:
+            return _ours(data, record, found.pid, just_started=False)
+        record = launch.start(settings, data, record, "auto")
+        launch.connect(settings, data, record).close()
+    return _ours(data, record, record.pid, just_started=True)
+
+
+def prove_here(settings: Settings, record: Record) -> None:
+    """Raise StackFailure when the data folder came here with a copied or moved worktree."""
     if datafolder.is_copy(settings, record):
         raise StackFailure(
             f"the data folder of {str(settings.root)!r} was copied from the worktree {record.worktree!r}, whose it is",
@@ -47,18 +63,6 @@ def ensure_running(settings: Settings, maintenance: Dsn) -> Ours | None:
         )
     if datafolder.moved_from(settings, record):
         raise StackFailure(f"this worktree's cluster was made in {record.worktree!r}, before it was moved", next=f"Run {BOOTSTRAP}.")
-    found = _running_here(data, record)
-    if found:
-        return _ours(data, record, found.pid, just_started=False)
-    with leases.alone(settings.root):
-        record = datafolder.read_record(data) or record
-        found = _running_here(data, record)
-        if found:
-            return _ours(data, record, found.pid, just_started=False)
-        launch.stop_running(data, record)
-        record = launch.start(settings, data, record, "auto")
-        launch.connect(settings, data, record).close()
-    return _ours(data, record, record.pid, just_started=True)
 
 
 def _is_at(dsn: Dsn, port: int) -> bool:
@@ -190,11 +194,9 @@ def _bring_up(
 ) -> tuple[Record, bool]:
     """Return the record of the cluster running at its place, on its leased port or on another one where that is taken."""
     record = record._replace(port=lease.port)
-    found = postmaster.running(data, record.process)
-    if found and (found.data, found.port) == (str(data), record.port):
-        postmaster.wait_until_ready(data, found.pid, launch.log_of(settings), launch.log_size(settings))
+    found = launch.settled(settings, data, record)
+    if found:
         return launch.note(settings, data, record._replace(pid=found.pid, started=postmaster.start_of(found.pid))), False
-    launch.stop_running(data, record)
     avoid: frozenset[int] = frozenset()
     while (started := _start_unless_taken(settings, data, record, kind, say)) is None:
         avoid |= {record.port}
@@ -228,7 +230,7 @@ def _write_env(settings: Settings, record: Record, *, force: bool, former: str) 
 
 def _write(settings: Settings, values: Mapping[str, str], *, force: bool, former: str = "") -> None:
     lease = leases.read(settings.root) or leases.Lease(str(settings.root), 0)
-    written = envfile.write(settings, values, force=force, written=lease.written, former=former)
+    written = envwriter.write(settings, values, force=force, written=lease.written, former=former)
     if written != lease.written:
         leases.save(lease._replace(written=written))
 

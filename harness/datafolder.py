@@ -56,9 +56,14 @@ def stack_folder(settings: Settings) -> Path:
     return settings.root / Stack().directory
 
 
+def link_of(root: Path) -> Path:
+    """Return where a worktree's data folder is, or the link to it where it lies elsewhere."""
+    return root / Stack().directory / "data"
+
+
 def find(settings: Settings) -> Path:
     """Return the real path of the worktree's data folder, which may not be there yet."""
-    link = stack_folder(settings) / "data"
+    link = link_of(settings.root)
     real = Path(os.path.realpath(link))
     return real if real.is_dir() or settings.stack.directory == Stack().directory else _home(settings) / "data"
 
@@ -67,6 +72,11 @@ def _home(settings: Settings) -> Path:
     if settings.stack.directory == Stack().directory:
         return stack_folder(settings)
     return (settings.root / settings.stack.directory).resolve() / f"{settings.root.name}-{leases.key_of(settings.root)}"
+
+
+def existing(path: Path) -> Path:
+    """Return `path`, or the nearest folder above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def read_record(data: Path) -> Record | None:
@@ -113,7 +123,7 @@ def prepare(settings: Settings) -> Path:
     for left in home.glob("making-*"):
         _remove(left)
     data = find(settings)
-    link = stack_folder(settings) / "data"
+    link = link_of(settings.root)
     if data != Path(os.path.realpath(link)):
         link.unlink(missing_ok=True)
         link.symlink_to(data)

@@ -20,11 +20,15 @@ class PortTaken(StackFailure):
     """The server could not bind its port."""
 
 
-def stop_running(data: Path, record: Record) -> None:
-    """Stop a server of this data folder that is at another place or port than it should be."""
+def settled(settings: Settings, data: Path, record: Record) -> postmaster.Postmaster | None:
+    """Return the running server, ready, at its place and on its port; one that is elsewhere, as after a move, is stopped."""
     found = postmaster.running(data, record.process)
+    if found and (found.data, found.port) == (str(data), record.port):
+        postmaster.wait_until_ready(data, found.pid, log_of(settings), log_size(settings))
+        return found
     if found:
         postmaster.stop(found.pid, postmaster.start_of(found.pid), found.data)
+    return None
 
 
 def start(settings: Settings, data: Path, record: Record, kind: str) -> Record:
@@ -32,7 +36,7 @@ def start(settings: Settings, data: Path, record: Record, kind: str) -> Record:
 
     Raises PortTaken when another program has the port, else StackFailure.
     """
-    server = _server_of(data, record, settings, kind)
+    server = server_of(data, record, settings, kind)
     account = servers.choose_account(settings.root, data, server)
     datafolder.adopt_owner(data, account)
     log = log_of(settings)
@@ -68,7 +72,7 @@ def note(settings: Settings, data: Path, record: Record) -> Record:
     return record
 
 
-def _server_of(data: Path, record: Record, settings: Settings, kind: str) -> servers.Server:
+def server_of(data: Path, record: Record, settings: Settings, kind: str) -> servers.Server:
     """Return a server of the data folder's version, the one that made it where it still runs."""
     if settings.stack.major not in (None, record.major):
         raise StackFailure(

@@ -64,6 +64,12 @@ def read(worktree: Path | str) -> Lease | None:
     return _read(state_folder() / f"{key_of(worktree)}.json")
 
 
+def holds_cluster(worktree: Path | str) -> bool:
+    """Say whether the worktree's lease is of a cluster of its own, rather than of an external server's test/.env."""
+    lease = read(worktree)
+    return lease is not None and bool(lease.data)
+
+
 def holders() -> list[Lease]:
     """Return every lease, by port."""
     found = (_read(path) for path in state_folder().glob("*.json"))

@@ -72,10 +72,7 @@ def _close_doors(connection: Connection, settings: Settings) -> None:
     """Leave every database to its owner, the superuser, and who was let in by name."""
     from harness.database import quoted
 
-    open_to_all = connection.execute("""
-        SELECT datname::text FROM pg_database WHERE EXISTS (
-            SELECT FROM aclexplode(coalesce(datacl, acldefault('d', datdba))) WHERE grantee = 0 AND privilege_type = 'CONNECT')""")
-    for (name,) in open_to_all.fetchall():
+    for name in open_to_all(connection):
         _run(connection, f"REVOKE CONNECT, TEMPORARY ON DATABASE {quoted(name)} FROM PUBLIC")
     for role in settings.test_roles:
         name = settings.database(role).name
@@ -83,6 +80,14 @@ def _close_doors(connection: Connection, settings: Settings) -> None:
         if may != settings.stack.createdb:
             change = "GRANT CONNECT ON DATABASE postgres TO" if settings.stack.createdb else "REVOKE CONNECT ON DATABASE postgres FROM"
             _run(connection, f"{change} {quoted(name)}")
+
+
+def open_to_all(connection: Connection) -> list[str]:
+    """Return the databases that every role may connect to."""
+    rows = connection.execute("""
+        SELECT datname::text FROM pg_database WHERE EXISTS (
+            SELECT FROM aclexplode(coalesce(datacl, acldefault('d', datdba))) WHERE grantee = 0 AND privilege_type = 'CONNECT')""")
+    return [name for (name,) in rows]
 
 
 def _restamp(connection: Connection, root: Path, former: str) -> None:
