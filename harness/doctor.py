@@ -8,7 +8,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from harness import cluster, database, datafolder, envfile, guard, launch, leases, lock, postmaster, provision, servers, streams, worktree
+from harness import (
+    cluster,
+    database,
+    datafolder,
+    envfile,
+    guard,
+    launch,
+    leases,
+    lock,
+    obstacles,
+    postmaster,
+    provision,
+    servers,
+    streams,
+    worktree,
+)
 from harness import settings as settings_file
 from harness.errors import HarnessError, StackFailure
 from harness.settings import BOOTSTRAP, Settings
@@ -91,7 +106,7 @@ def status(settings: Settings, shell: Mapping[str, str]) -> Status:
         found, holders = [], []
         for role, dsn in env.dsns.items():
             row = rows.get(dsn.name)
-            sessions = len(database.sessions(connection, [row.oid])) if row else None
+            sessions = len(obstacles.sessions(connection, [dsn.name])) if row else None
             found.append(DatabaseState(dsn.name, role, row.stamp if row else None, sessions))
             holder = lock.holder(connection, dsn.name) if role in settings.test_roles else None
             if holder:
