@@ -49,6 +49,7 @@ def run(connection: Connection, file: File, ledger: str) -> None:
     if script.transaction == "none":
         _run_statements(connection, file, statements)
         _expect(database.is_idle(connection), file, "leaves a transaction open")
+        _clean(connection)  # it may have set another role, or read-only
         _run_ours(connection, file, ledger)
         return
     body = statements[:-1] if script.transaction == "own" else statements
@@ -131,6 +132,10 @@ _CUSTOM_SETTING = re.compile(r"\bset_config\s*\(\s*(?!'\w+'\s*,)|\bSET\s+(?:(?:S
 """Makes a setting with a dot in its name, of which a reset leaves an empty one behind."""
 
 
+def _clean(connection: Connection) -> None:
+    connection.execute(_CLEAN + _ENCODING + database.session_settings(connection.info.server_version))
+
+
 class Sessions:
     """The sessions on one database that files run on; each file finds one that is new, or as good as new."""
 
@@ -153,7 +158,7 @@ class Sessions:
             connection.execute(_ENCODING)
             self._open[as_maintenance] = connection
         elif as_maintenance in self._used:
-            connection.execute(_CLEAN + _ENCODING + database.session_settings(connection.info.server_version))
+            _clean(connection)
         self._used.discard(as_maintenance)
         return connection
 

@@ -203,7 +203,7 @@ class _Scanner:
             if kind == "line":
                 self._read_comment(token[0])
             elif kind == "block":
-                self._skip_block()
+                self._skip_block(token.start())
             elif kind == "end" and not self._parens and not self._blocks:
                 self._finish_statement(token.start())
             elif kind == "meta":
@@ -268,12 +268,15 @@ class _Scanner:
             if match is not None and match[0] == "'":
                 return
 
-    def _skip_block(self) -> None:
+    def _skip_block(self, start: int) -> None:
         depth = 1
         while depth:
             match = _COMMENT.search(self.text, self.at)
             if match is None:
                 self.at = len(self.text)
+                if not self._down:
+                    # Pieces are sent without comments: the server would never see what this one swallows.
+                    self.traps.append(Trap(start, "has a comment that begins here and never ends", "Close it with */."))
                 return
             self.at = match.end()
             depth += 1 if match[0] == "/*" else -1

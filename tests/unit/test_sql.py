@@ -186,6 +186,7 @@ def test_whose_transaction_a_file_runs_in(text: str, expected: str) -> None:
         pytest.param("SELECT 1 \\restrict x", 9, "psql command \\restrict", id="restrict inside a statement"),
         pytest.param("COPY a FROM stdin;\n1\n", 0, "COPY data that never ends", id="COPY without an end"),
         pytest.param("COPY a FROM stdin; x\n1\n\\.\n", 17, "on the same line", id="COPY with more behind it"),
+        pytest.param("a; /* b; /* c */", 3, "comment that begins here and never ends", id="a comment that swallows the rest"),
         pytest.param("COPY a FROM stdin", 0, "COPY data that never ends", id="COPY at the very end"),
         pytest.param("COPY (SELECT 1) TO STDOUT;", 0, "COPY … TO STDOUT", id="COPY to nobody"),
         pytest.param("-- harness: no-transactions\na", 0, "unknown mark", id="a mark misspelt"),
