@@ -1,4 +1,4 @@
-"""What a clone loses: rights on the database, and settings of the database and of roles in it."""
+"""What a clone loses: rights on the database, its connection limit, and settings of the database and of roles in it."""
 
 from __future__ import annotations
 
@@ -23,36 +23,44 @@ class Grant(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """The rights and settings of one database; settings by (role, name), role "" being every role."""
+    """The rights, settings and connection limit of one database; settings by (role, name), role "" being every role."""
 
     grants: frozenset[Grant]
     settings: tuple[tuple[tuple[str, str], str], ...]
+    connection_limit: int
+
+
+_OWNER, _PUBLIC = ("CREATE", "TEMPORARY", "CONNECT"), ("TEMPORARY", "CONNECT")
+PLAIN = Attributes(frozenset([Grant(None, right, False) for right in _OWNER] + [Grant("", right, False) for right in _PUBLIC]), (), -1)
+"""What CREATE DATABASE gives, a clone too."""
 
 
 def capture(connection: Connection, names: Sequence[str]) -> dict[str, Attributes]:
     """Return the attributes of the databases by name; absent ones are left out."""
     grants: dict[str, set[Grant]] = {}
+    settings: dict[str, dict[tuple[str, str], str]] = {}
+    limits: dict[str, int] = {}
     rows = connection.execute(
-        """SELECT d.datname::text, CASE WHEN a.grantee = d.datdba THEN NULL WHEN a.grantee = 0 THEN '' ELSE pg_get_userbyid(a.grantee)::text END,
+        """SELECT d.datname::text, 'limit', NULL, d.datconnlimit::text, false FROM pg_database d WHERE d.datname = ANY(%(names)s)
+           UNION ALL
+           SELECT d.datname::text, 'grant',
+                  CASE WHEN a.grantee = d.datdba THEN NULL WHEN a.grantee = 0 THEN '' ELSE pg_get_userbyid(a.grantee)::text END,
                   a.privilege_type, a.is_grantable
-           FROM pg_database d LEFT JOIN LATERAL aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a ON true
-           WHERE d.datname = ANY(%s)""",
-        [list(names)],
+           FROM pg_database d, aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a WHERE d.datname = ANY(%(names)s)
+           UNION ALL
+           SELECT d.datname::text, 'setting', CASE WHEN s.setrole = 0 THEN '' ELSE pg_get_userbyid(s.setrole)::text END, c, false
+           FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) c WHERE d.datname = ANY(%(names)s)""",
+        {"names": list(names)},
     )
-    for name, grantee, privilege, grantable in rows:
-        found = grants.setdefault(name, set())
-        if privilege is not None:
-            found.add(Grant(grantee, privilege, grantable))
-    settings: dict[str, dict[tuple[str, str], str]] = {name: {} for name in grants}
-    rows = connection.execute(
-        """SELECT d.datname::text, CASE WHEN s.setrole = 0 THEN '' ELSE pg_get_userbyid(s.setrole)::text END, unnest(s.setconfig)
-           FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE d.datname = ANY(%s)""",
-        [list(names)],
-    )
-    for name, role, entry in rows:
-        key, _, value = entry.partition("=")
-        settings[name][role, key] = value
-    return {name: Attributes(frozenset(found), tuple(sorted(settings[name].items()))) for name, found in grants.items()}
+    for name, kind, role, text, grantable in rows:
+        if kind == "limit":
+            limits[name], grants[name], settings[name] = int(text), set(), {}
+        elif kind == "grant":
+            grants[name].add(Grant(role, text, grantable))
+        else:
+            key, _, value = text.partition("=")
+            settings[name][role, key] = value
+    return {name: Attributes(frozenset(grants[name]), tuple(sorted(settings[name].items())), limit) for name, limit in limits.items()}
 
 
 def restoring(name: str, owner: str, *, now: Attributes, wanted: Attributes) -> list[str]:
@@ -61,24 +69,31 @@ def restoring(name: str, owner: str, *, now: Attributes, wanted: Attributes) -> 
     statements = []
     if now.grants != wanted.grants:
         grantees = {grant.grantee for grant in now.grants}
-        statements += [f"REVOKE ALL ON DATABASE {database} FROM {_grantee(grantee, owner)}" for grantee in sorted(grantees, key=str)]
+        statements += [
+            f"REVOKE ALL ON DATABASE {database} FROM {_grantee(grantee, owner)} CASCADE" for grantee in sorted(grantees, key=str)
+        ]
         for grant in sorted(wanted.grants, key=str):
             option = " WITH GRANT OPTION" if grant.grantable and grant.grantee is not None else ""
             statements.append(f"GRANT {grant.privilege} ON DATABASE {database} TO {_grantee(grant.grantee, owner)}{option}")
     have, want = dict(now.settings), dict(wanted.settings)
-    for role, key in have.keys() - want.keys():
-        statements.append(f"{_settable(role, database)} RESET {quoted(key)}")
+    for role, key in sorted(have.keys() - want.keys()):
+        statements.append(f"{_settable(role, database)} RESET {_parameter(key)}")
     for (role, key), value in want.items():
         if have.get((role, key)) != value:
             statements.append(f"{_settable(role, database)} SET {_parameter(key)} TO {_value(key, value)}")
+    if now.connection_limit != wanted.connection_limit:
+        statements.append(f"ALTER DATABASE {database} CONNECTION LIMIT {wanted.connection_limit}")
     return statements
 
 
 def merged(built: Attributes, *, literal_name: Attributes, base: Attributes) -> Attributes:
     """Return `built` with what was done to the database under its literal name, where that had `base` before."""
     grants = (built.grants | (literal_name.grants - base.grants)) - (base.grants - literal_name.grants)
-    changed = {key: value for key, value in literal_name.settings if dict(base.settings).get(key) != value}
-    return Attributes(grants, tuple(sorted({**dict(built.settings), **changed}.items())))
+    before, after = dict(base.settings), dict(literal_name.settings)
+    settings = {key: value for key, value in built.settings if key in after or key not in before}
+    settings |= {key: value for key, value in after.items() if before.get(key) != value}
+    limit = built.connection_limit if literal_name.connection_limit == base.connection_limit else literal_name.connection_limit
+    return Attributes(grants, tuple(sorted(settings.items())), limit)
 
 
 def _grantee(grantee: str | None, owner: str) -> str:
@@ -94,7 +109,7 @@ def _parameter(key: str) -> str:
 
 
 def _value(key: str, value: str) -> str:
-    if key not in LIST_SETTINGS:
+    if key.lower() not in LIST_SETTINGS:
         return literal(value)
     return ", ".join(literal(item) for item in split_list(value)) or "''"
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.errors import Refusal, ResetFailed, StackFailure, redact
-from harness.results import EndedSession
 from harness.targets import Dsn, Identity, Stamp, read_stamp
 
 if TYPE_CHECKING:
@@ -224,41 +223,6 @@ def may_become(connection: Connection, role: str, version: int) -> bool | None:
     right = "SET" if version >= 160000 else "MEMBER"  # noqa: PLR2004  # PostgreSQL 16 parts the two
     row = connection.execute("SELECT pg_has_role(oid, %s::text) FROM pg_roles WHERE rolname = %s", [right, role]).fetchone()
     return None if row is None else bool(row[0])
-
-
-_CLIENTS = """
-    FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
-    WHERE a.datid = ANY(%(oids)s) AND (a.backend_type = 'client backend' OR a.backend_type IS NULL AND a.usesysid IS NOT NULL)"""
-# An ordinary role reads NULL for the type of another role's session; workers of the server itself have no role.
-
-_MAY_END = """(pg_has_role('pg_signal_backend', 'USAGE') AND NOT coalesce(r.rolsuper, false) OR pg_has_role(a.usesysid, 'USAGE')
-    AND (NOT coalesce(r.rolsuper, false) OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)))"""
-
-
-def sessions(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession]]:
-    """Return the client sessions on the databases, each with its database's oid."""
-    rows = connection.execute(
-        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state {_CLIENTS}", {"oids": list(oids)}
-    )  # constant parts
-    return [(row[0], EndedSession(*row[1:])) for row in rows]
-
-
-def sessions_beyond_us(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession, bool]]:
-    """Return the client sessions that this role may not end; the flag says whether a superuser's."""
-    rows = connection.execute(
-        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state, coalesce(r.rolsuper, false) {_CLIENTS} AND NOT {_MAY_END}",  # constant parts
-        {"oids": list(oids)},
-    )
-    return [(row[0], EndedSession(*row[1:5]), row[5]) for row in rows]
-
-
-def end_sessions(connection: Connection, oids: Iterable[int]) -> list[tuple[int, EndedSession]]:
-    """Ask every client session on the databases that this role may end to end; return them."""
-    rows = connection.execute(
-        f"SELECT a.datid, a.pid, a.usename::text, a.application_name, a.state, pg_terminate_backend(a.pid) {_CLIENTS} AND {_MAY_END}",  # constant parts
-        {"oids": list(oids)},
-    )
-    return [(row[0], EndedSession(*row[1:5])) for row in rows]
 
 
 class Ran(NamedTuple):

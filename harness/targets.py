@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import NamedTuple
@@ -225,6 +226,10 @@ class Stamp(NamedTuple):
         return json.dumps({"pgharness": 1, **self._asdict()}, ensure_ascii=False, sort_keys=True)
 
 
+REPLACES = "replaces "
+"""Begins the fingerprint of a database under construction; the oid of the one it will replace follows."""
+
+
 def read_stamp(comment: str | None) -> Stamp | None:
     """Return the stamp in a database's comment, or None for a missing or unreadable one."""
     try:
@@ -242,6 +247,11 @@ def read_stamp(comment: str | None) -> Stamp | None:
 def derived_name(kind: str, digits: str) -> str:
     """Return `harness_<kind>_<16 hex digits>`; kind is new, old or tpl."""
     return f"harness_{kind}_{digits[:16]}"
+
+
+def name_beside(kind: str, name: str) -> str:
+    """Return the derived name beside the database `name`: one per name, so that its lock guards it and a killed run's is found."""
+    return derived_name(kind, hashlib.sha256(name.encode()).hexdigest())
 
 
 def is_derived(name: str) -> bool:
