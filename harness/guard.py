@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.database import pooled
 from harness.errors import HarnessError, Refusal, StackFailure, UsageError
-from harness.targets import Dsn, Identity, SafeTarget, Stamp, is_derived
+from harness.targets import REPLACES, Dsn, Identity, SafeTarget, Stamp, is_derived, name_beside
 
 if TYPE_CHECKING:
     from harness.database import Answer, Connection, DatabaseRow, Server
@@ -132,9 +132,14 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
 
 def _prove_ownership(proof: Proof, role: str, row: DatabaseRow, *, adopt: str) -> Stamp | None:
     """Return the stamp that makes the database ours; None for one that is to be adopted."""
-    stamp = row.stamp
-    if stamp is not None and (stamp.role, stamp.worktree) == (role, str(proof.settings.root)):
+    stamp, worktree = row.stamp, str(proof.settings.root)
+    if stamp is not None and (stamp.role, stamp.worktree) == (role, worktree):
         return stamp
+    beside = proof.databases.get(name_beside("new", row.name))
+    if stamp is None and beside is not None and beside.stamp is not None:
+        # A migration may comment on the database under its own name, and be killed then: the one that was to replace it knows.
+        if beside.stamp[:1] + beside.stamp[2:4] == (role, worktree, f"{REPLACES}{row.oid}"):
+            return beside.stamp
     if adopt == row.name:
         return None
     whose = f"belongs to worktree {stamp.worktree!r} as its {stamp.role} database" if stamp else "carries no stamp of the harness"

@@ -16,7 +16,7 @@ from harness.errors import HarnessError, ResetFailed
 from harness.guard import Proof
 from harness.obstacles import Obstacle
 from harness.results import DatabaseReset, EndedSession
-from harness.targets import SafeTarget, Stamp, read_stamp
+from harness.targets import REPLACES, SafeTarget, Stamp, read_stamp
 from harness.templates import Guise, Recipe
 
 if TYPE_CHECKING:
@@ -271,7 +271,8 @@ def _result(work: _Work, recipe: Recipe, ms: int) -> DatabaseReset:
 
 def complete(row: DatabaseRow) -> bool:
     """Say whether a stamped database is one that a reset finished."""
-    return row.allows_connections and not row.invalid and row.stamp is not None and row.stamp.fingerprint not in ("", ADOPTED)
+    fingerprint = row.stamp.fingerprint if row.stamp else ""
+    return row.allows_connections and not row.invalid and fingerprint not in ("", ADOPTED) and not fingerprint.startswith(REPLACES)
 
 
 def stamp(connection: Connection, target: SafeTarget, *, worktree: str, repository: str) -> None:

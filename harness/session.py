@@ -65,7 +65,10 @@ def opened(
     if ours and ours.just_started:
         say(f"started this worktree's cluster on port {ours.port}")
     guard.prove_apart(env)
-    with database.connect(maintenance, purpose=lock.purpose(settings.root)) as connection:
+    with (
+        database.failing_as("the run was cut short", next="Run the command again; a reset clears up what is left."),
+        database.connect(maintenance, purpose=lock.purpose(settings.root)) as connection,
+    ):
         server = database.ask_server(connection)
         guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
         lock.acquire(connection, [env.dsn(role).name for role in roles], worktree=settings.root, wait=wait, say=say)
@@ -76,8 +79,14 @@ def opened(
         yield Opened(settings, env, shell, connection, proof, targets, plan, ours is not None)
 
 
+def renewed(run: Opened) -> Opened:
+    """Return `run` with its databases asked and proven again, as another reset in the same run needs them."""
+    proof = run.proof._replace(databases=database.ask_databases(run.connection))
+    return run._replace(proof=proof, targets=tuple(guard.prove(proof, each.role) for each in run.targets))
+
+
 def make_pristine(run: Opened, *, fresh: bool, say: Say) -> list[DatabaseReset]:
-    """Reset the databases that `run` holds; says what was in the way."""
+    """Reset the databases that `run` holds, and say what was in the way; ResetFailed when they changed since they were proven."""
     order = reset.Order(
         proof=run.proof,
         targets=run.targets,
@@ -104,8 +113,7 @@ def adopt(run: Opened, name: str, *, say: Say) -> Opened:
     for table, rows in counts:
         say(f"  {table}: {'unknown number of' if rows is None else rows} row(s)")
     reset.stamp(run.connection, target, worktree=str(run.settings.root), repository=worktree.repository(run.settings.root))
-    proof = run.proof._replace(databases=database.ask_databases(run.connection))
-    return run._replace(proof=proof, targets=tuple(guard.prove(proof, each.role) for each in run.targets))
+    return renewed(run)
 
 
 def prove_complete(run: Opened) -> None:

@@ -107,6 +107,9 @@ class Guise:
         self.recipe = recipe
         if not exists:
             _place_holder(connection, recipe)
+        # Whatever a migration does to the previous one's stamp, and should this process be killed then: the new one says whose it is.
+        stamp = recipe.stamp._replace(fingerprint=f"{REPLACES}{find_oid(connection, recipe.name)}")
+        connection.execute(f"COMMENT ON DATABASE {quoted(recipe.new)} IS {literal(stamp.text())}".encode())
         found = attributes.capture(connection, [recipe.new, recipe.name])
         self.base, self.before = found[recipe.new], found[recipe.name]
         _give(connection, recipe.name, recipe.target.dsn.user, now=self.before, wanted=self.base)
@@ -161,10 +164,6 @@ def build(connection: Connection, recipe: Recipe, *, exists: bool, guises: dict[
         if recipe.own_cluster:
             connection.execute(f"REVOKE CONNECT ON DATABASE {quoted(recipe.new)} FROM PUBLIC".encode())
         if may_name_it(recipe):
-            # Whatever happens to the previous one's stamp meanwhile: this one says that it is ours.
-            replaces = f"{REPLACES}{recipe.target.oid or ''}"
-            stamp = recipe.stamp._replace(fingerprint=replaces).text()
-            connection.execute(f"COMMENT ON DATABASE {quoted(recipe.new)} IS {literal(stamp)}".encode())
             guises[recipe.target.role] = Guise(connection, recipe, exists=exists)
     owner, maintenance = recipe.target.dsn.at(recipe.new), recipe.maintenance.at(recipe.new)
     applied = streams.apply(recipe.plan, owner, maintenance, application=recipe.application, shell=recipe.shell)
