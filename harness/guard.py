@@ -136,10 +136,10 @@ def _prove_ownership(proof: Proof, role: str, row: DatabaseRow, *, adopt: str) -
     if stamp is not None and (stamp.role, stamp.worktree) == (role, worktree):
         return stamp
     beside = proof.databases.get(name_beside("new", row.name))
-    if stamp is None and beside is not None and beside.stamp is not None:
-        # A migration may comment on the database under its own name, and be killed then: the one that was to replace it knows.
-        if beside.stamp[:1] + beside.stamp[2:4] == (role, worktree, f"{REPLACES}{row.oid}"):
-            return beside.stamp
+    unfinished = beside.stamp if beside and stamp is None else None
+    # A migration may comment on the database under its own name, and be killed then: the one that was to replace it knows.
+    if unfinished is not None and unfinished[:1] + unfinished[2:4] == (role, worktree, f"{REPLACES}{row.oid}"):
+        return unfinished
     if adopt == row.name:
         return None
     whose = f"belongs to worktree {stamp.worktree!r} as its {stamp.role} database" if stamp else "carries no stamp of the harness"
