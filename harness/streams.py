@@ -141,7 +141,8 @@ def _apply(of: Plan, sessions: scripts.Sessions, surroundings: commands.Surround
                 )
                 sessions.used(file.text)
                 applied.append(f"{file.stream}/{file.name}")
-    left = pending(of, ledger.read(sessions.clean(as_maintenance=False)))
+    rows = ledger.read(sessions.clean(as_maintenance=False)).rows
+    left = [file for file in _files(of) if (file.stream, file.name) not in rows]
     if left:
         raise ResetFailed(
             f"{left[0].path} is still pending after it was applied", next="See which file takes rows out of pgharness.applied."
