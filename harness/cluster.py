@@ -140,7 +140,7 @@ def _stop_orphan(root: Path, data: Path, record: Record | None, say: Callable[[s
     current = postmaster.running(data, (0, ""))
     if current and current.pid == lease.pid:
         return
-    if postmaster.stop(lease.pid, lease.started, lease.data, patience=2.0):
+    if postmaster.stop(lease.pid, lease.started, lease.data, at_once=True):
         say(f"stopped this worktree's former server (pid {lease.pid}), whose data folder is gone")
 
 
@@ -275,11 +275,13 @@ def down(settings: Settings) -> bool:
     with leases.alone(settings.root):
         data = datafolder.find(settings)
         record = datafolder.read_record(data)
+        if record and datafolder.is_copy(settings, record):
+            return False
         found = postmaster.running(data, record.process) if record else None
         lease = leases.read(settings.root)
-        stopped = bool(found and postmaster.stop(found.pid, postmaster.start_of(found.pid), found.data))
-        if lease and not stopped:
-            stopped = postmaster.stop(lease.pid, lease.started, lease.data, patience=2.0)
+        stopped = bool(record and found and launch.stop(settings, data, record, found))
+        if lease and not found:
+            stopped = postmaster.stop(lease.pid, lease.started, lease.data, at_once=True)
         if lease and lease.pid:
             leases.save(lease._replace(pid=0, started=""))
     return stopped

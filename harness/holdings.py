@@ -82,6 +82,8 @@ def _doubt(lease: Lease, known: Mapping[Path, str], elsewhere: set[str]) -> str:
     where = state(lease)
     if where == "moved":
         return f"it was moved to {postmaster.folder_of(lease.pid)!r}"
+    if where == "orphan" and postmaster.folder_of(lease.pid) is None:
+        return "its server runs, and the system does not say where; a deleted one ends by itself within a minute"
     if known.get(Path(lease.worktree)) == "locked":
         return "git has this worktree locked"
     if lease.data in elsewhere:
@@ -103,7 +105,7 @@ def _collect(lease: Lease, *, dry_run: bool, remove_data: bool) -> Collected:
     if not dry_run:
         with leases.alone(Path(lease.worktree)):
             if running:
-                postmaster.stop(lease.pid, lease.started, lease.data, patience=60.0 if is_there else 2.0)
+                postmaster.stop(lease.pid, lease.started, lease.data, at_once=not is_there)
             if data and is_there and not keeps:
                 shutil.rmtree(data.parent)
             if keeps:

@@ -27,8 +27,23 @@ def settled(settings: Settings, data: Path, record: Record) -> postmaster.Postma
         postmaster.wait_until_ready(data, found.pid, log_of(settings), log_size(settings))
         return found
     if found:
-        postmaster.stop(found.pid, postmaster.start_of(found.pid), found.data)
+        stop(settings, data, record, found)
     return None
+
+
+def stop(settings: Settings, data: Path, record: Record, found: postmaster.Postmaster) -> bool:
+    """Stop the server of `data`, nothing committed lost; False when it is no longer that server."""
+    started = postmaster.start_of(found.pid)
+    if found.data == str(data):
+        return postmaster.stop(found.pid, started, found.data)
+    # It looks for pg_control under its folder's former name, so that a last checkpoint would fail: what is committed goes
+    # into the log, and the next start recovers it.
+    with connect_as_superuser(settings, record._replace(port=found.port)) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        connection.execute("SELECT pg_switch_wal()")
+        return postmaster.stop(found.pid, started, found.data, at_once=True)
 
 
 def start(settings: Settings, data: Path, record: Record, kind: str) -> Record:
@@ -117,13 +132,8 @@ def _options(settings: Settings, port: int) -> list[str]:
     return [part for name, value in values.items() for part in ("-c", f"{name}={value}")]
 
 
-_QUIET = {
-    "bgwriter_delay": "10s",
-    "wal_writer_delay": "10s",
-    "autovacuum_naptime": "5min",
-    "log_checkpoints": "off",
-}
-"""Delays of an idle cluster; what a test sees does not depend on them."""
+_QUIET = {"autovacuum_naptime": "5min", "log_checkpoints": "off"}
+"""What keeps an idle cluster idle; what a test sees does not depend on it."""
 
 
 def _durability(settings: Settings) -> dict[str, str]:
@@ -135,17 +145,24 @@ def decided(port: int) -> dict[str, str]:
     return {"listen_addresses": datafolder.HOST, "port": str(port), "unix_socket_directories": "", "password_encryption": "scram-sha-256"}
 
 
-def connect(settings: Settings, data: Path, record: Record) -> Connection:
-    """Return a superuser's connection to the cluster, proven to be ours and set as it should be."""
-    from harness import database, provision
+def connect_as_superuser(settings: Settings, record: Record) -> Connection:
+    """Return a superuser's connection, by the former password where a bootstrap was killed before the new one was in force."""
+    from harness import database
 
     variable = settings.database("maintenance").variable
     try:
-        connection = database.connect(record.dsn(variable, record.superuser, "postgres"), purpose="stack")
+        return database.connect(record.dsn(variable, record.superuser, "postgres"), purpose="stack")
     except Refusal:
         if not record.former:
             raise
-        connection = database.connect(record.dsn(variable, record.superuser, "postgres", password=record.former), purpose="stack")
+        return database.connect(record.dsn(variable, record.superuser, "postgres", password=record.former), purpose="stack")
+
+
+def connect(settings: Settings, data: Path, record: Record) -> Connection:
+    """Return a superuser's connection to the cluster, proven to be ours and set as it should be."""
+    from harness import provision
+
+    connection = connect_as_superuser(settings, record)
     given = dict(settings.stack.settings)
     expected = {name: value for name, value in _durability(settings).items() if name not in given} | decided(record.port)
     finding = provision.prove(connection, data, record.system_identifier, expected)

@@ -42,17 +42,26 @@ def read(data: Path) -> Postmaster | None:
 def running(data: Path, recorded: tuple[int, str]) -> Postmaster | None:
     """Return the running server of `data`, proven: by the recorded (pid, start), else by all that the system knows of it.
 
-    A pid file that outlived its server, its pid perhaps somebody else's by now, gives None.
+    None for a pid file that outlived its server, its pid perhaps somebody else's by now, and for one that was copied along
+    with another server's folder.
     """
     found = read(data)
-    if found is None:
+    started = start_of(found.pid) if found else ""
+    if found is None or not started or not _works_in(found, data):
         return None
-    started = start_of(found.pid)
-    if not started:
-        return None
-    if (found.pid, started) == recorded or _is_of(found, data, started):
+    if (found.pid, started) == recorded or (
+        is_postmaster(found.pid, found.data) and abs(_began(started) - found.epoch) < _CLOCKS_MAY_DIFFER
+    ):
         return found
     return None
+
+
+def _works_in(found: Postmaster, data: Path) -> bool:
+    """Say whether the process works in this very folder: where the system hides that, whether the pid file was written for it."""
+    try:
+        return Path(f"/proc/{found.pid}/cwd").samefile(data)
+    except OSError:
+        return found.data == str(data) or not Path(found.data).exists()
 
 
 def start_of(pid: int) -> str:
@@ -69,21 +78,12 @@ def start_of(pid: int) -> str:
     return f"{boot}:{ticks}"
 
 
-def _is_of(found: Postmaster, data: Path, started: str) -> bool:
-    """Prove a server that nobody recorded: its arguments, its folder and its start are those of the pid file."""
-    if not is_postmaster(found.pid, found.data):
-        return False
+def _began(started: str) -> float:
+    """Return when a process began, in seconds since the epoch."""
     if sys.platform != "linux":
-        began = time.mktime(time.strptime(started, "%c"))
-        return abs(began - found.epoch) < _CLOCKS_MAY_DIFFER
-    try:
-        if not Path(f"/proc/{found.pid}/cwd").samefile(data):
-            return False
-    except OSError:
-        return False
-    boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    began = boot + int(started.rpartition(":")[2]) / os.sysconf("SC_CLK_TCK")
-    return abs(began - found.epoch) < _CLOCKS_MAY_DIFFER
+        return time.mktime(time.strptime(started, "%c"))
+    boot = next(line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    return int(boot) + int(started.rpartition(":")[2]) / os.sysconf("SC_CLK_TCK")
 
 
 def is_postmaster(pid: int, data: str) -> bool:
@@ -98,12 +98,12 @@ def is_postmaster(pid: int, data: str) -> bool:
     return os.path.basename(words[0]).startswith((b"postgres", b"postmaster")) and os.fsencode(data) in words[1:]  # noqa: PTH119  # bytes
 
 
-def folder_of(pid: int) -> str:
-    """Return where the process's working folder is now; empty when it is deleted or the system does not say."""
+def folder_of(pid: int) -> str | None:
+    """Return where the process's working folder is now, empty when that is deleted; None when the system does not say."""
     try:
         where = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115  # a deleted folder's text matters, not its path
     except OSError:
-        return ""
+        return None
     return "" if where.endswith(" (deleted)") else where
 
 
@@ -147,21 +147,25 @@ def reason(log: Path, offset: int) -> str:
     return (grave or lines or ["it says nothing"])[-1]
 
 
-def stop(pid: int, started: str, data: str, *, patience: float = STOP_TIMEOUT) -> bool:
-    """Stop a server cleanly, or at once after `patience` seconds; False when this pid is not, or no longer, that server.
+def stop(pid: int, started: str, data: str, *, at_once: bool = False) -> bool:
+    """Stop a server cleanly, or `at_once`, as also where it hangs; False when this pid is not, or no longer, that server.
 
     Raises StackFailure when it does not end.
     """
     if not started or start_of(pid) != started or not is_postmaster(pid, data):
         return False
-    for signum, seconds in ((_FAST, patience), (_IMMEDIATE, 10.0)):
+    for signum, seconds in (() if at_once else ((_FAST, STOP_TIMEOUT),)) + ((_IMMEDIATE, 10.0),):
         if start_of(pid) == started:
             process.signal_pid(pid, signum)
-        deadline = time.monotonic() + seconds
-        while start_of(pid) == started:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.002)
-        else:
+        if _ends(pid, started, seconds):
             return True
     raise StackFailure(f"the server of {data!r} (pid {pid}) does not stop", next=f"Look at what it waits for, or end pid {pid} yourself.")
+
+
+def _ends(pid: int, started: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while start_of(pid) == started:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
