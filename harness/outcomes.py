@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.process import signal_name
-from harness.results import PackageResult, TestResult
+from harness.results import BAD_OUTCOMES, PackageResult, TestResult
 from harness.settings import Package
 
 OUTCOMES = "HARNESS_OUTCOMES"
@@ -66,7 +66,7 @@ def judge_pytest(package: Package, ended: Ended, events: Sequence[Event], *, roo
     tests = list(found.values())
     if last is not None and last not in found and (cut := _cut_off(ended)):
         tests.append(TestResult(f"{package.name}::{_from_root(last, events, root)}", "error", 0.0, f"{cut} during this test"))
-    status, detail = _pytest_status(ended, tests, is_over=any("finished" in event for event in events))
+    status, detail = _pytest_status(ended, tests, events)
     return _result(package, ended, status, detail, tests, variables)
 
 
@@ -76,7 +76,7 @@ def judge_command(
     """Return the result of a command: its exit code, and the tests of the JUnit file that it names, None without one."""
     status, detail = _killed(ended)
     if not status:
-        bad = any(test.outcome in ("failed", "error") for test in tests or ())
+        bad = any(test.outcome in BAD_OUTCOMES for test in tests or ())
         if ended.returncode or bad:
             status, detail = "failed", f"exit code {ended.returncode}" if ended.returncode else "its JUnit file has failures"
         elif trouble:
@@ -144,20 +144,21 @@ def _cut_off(ended: Ended) -> str:
     return detail if status else "the process ended"
 
 
-def _pytest_status(ended: Ended, tests: Sequence[TestResult], *, is_over: bool) -> tuple[str, str]:
+def _pytest_status(ended: Ended, tests: Sequence[TestResult], events: Sequence[Event]) -> tuple[str, str]:
     status, detail = _killed(ended)
     code = ended.returncode
     if status:
         return status, detail
-    if code in (_ALL_PASSED, _TESTS_FAILED, _NO_TESTS) and not is_over:
+    if code in (_ALL_PASSED, _TESTS_FAILED, _NO_TESTS) and not any("finished" in event for event in events):
         return "crashed", f"ended with exit code {code} before its session was over"
-    if code == _ALL_PASSED:
-        return _status_of_tests(tests), ""
-    if code == _TESTS_FAILED:
-        return "failed", ""
     if code == _NO_TESTS:
-        return "empty", "no test was collected"
-    return "error", _EXIT_MEANS.get(code or 0, f"exit code {code}")
+        return ("skipped", "") if tests else ("empty", "no test was collected")
+    if code != _ALL_PASSED:
+        return ("failed", "") if code == _TESTS_FAILED else ("error", _EXIT_MEANS.get(code or 0, f"exit code {code}"))
+    started, collected = sum("started" in event for event in events), sum(event.get("collected", 0) for event in events)
+    if 0 < started < collected or any(test.outcome in BAD_OUTCOMES for test in tests):
+        return "error", f"stopped at test {started} of {collected}, with exit code 0"
+    return _status_of_tests(tests), ""
 
 
 def _status_of_tests(tests: Sequence[TestResult]) -> str:
