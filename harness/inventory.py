@@ -1,159 +1,221 @@
-"""Every worktree's cluster on this machine: the list, and the end of those whose worktree has vanished."""
+"""What a database holds, asked so that two answers can be compared: counters, contents, definitions, and what stands outside."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import datafolder, leases, postmaster, process, worktree
-from harness.errors import StackFailure
-from harness.leases import Lease
+from harness.database import literal
+from harness.targets import is_derived
+
+if TYPE_CHECKING:
+    from harness.database import Connection
+
+FIRST_OF_ITS_OWN = 16384
+"""Objects with a lower oid are initdb's; large objects' data is the one system table that tests write to."""
+LARGE_OBJECTS = 2613
+SAMPLE = 3
+"""Rows shown of a table that changed, each cut at 200 characters."""
+MAX_TRANSACTIONS = 20_000
+"""Up to so many transactions are asked one by one whether they were rolled back."""
+STABLE = """SET search_path = pg_catalog; SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres';
+    SET extra_float_digits = 1; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET xmloption = 'content'; SET row_security = off;
+    SET jit = off; SET max_parallel_workers_per_gather = 0; SET lock_timeout = '2s'"""
+"""One text for one value, whatever a package set for the database; no waiting for a lock that it left."""
 
 
-class Held(NamedTuple):
-    """One worktree's cluster: state is up, stopped, external, moved, vanished, or vanished with its server up ("orphan")."""
+class Position(NamedTuple):
+    """A moment in the server's history: the oldest transaction that was not over, and when the statistics began."""
 
-    path: str
-    port: int
+    xmin: int
+    statistics_since: str
+    nothing_committed: bool
+
+
+class Relation(NamedTuple):
+    """A table, materialised view or sequence, with its counters: rolled-back work counts too."""
+
+    oid: int
+    name: str
+    kind: str
+    is_readable: bool
+    file: int
+    inserted: int
+    updated: int
+    deleted: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its rows are the project's, not the server's catalogue."""
+        return self.oid >= FIRST_OF_ITS_OWN or self.oid == LARGE_OBJECTS
+
+
+class Content(NamedTuple):
+    """A table's rows in two numbers: how many, and the sum of their hashes."""
+
+    rows: int
+    hash: int
+
+
+class Session(NamedTuple):
+    """A client's session; `since` and `changed` tell it from a later one of the same pid, and whether it did anything."""
+
+    pid: int
+    user: str
+    application: str
     state: str
-    bytes: int
     age: float
+    since: str
+    changed: str
 
 
-class Collected(NamedTuple):
-    """What was done, or with --dry-run would be done, about one vanished worktree; `kept` says why something stays."""
+class Outside(NamedTuple):
+    """What belongs to the cluster, or to sessions, beside a database's own content."""
 
-    path: str
-    port: int
-    stopped: int
-    removed: str
-    bytes: int
-    kept: str
+    roles: dict[str, str]
+    databases: dict[str, str]
+    settings: dict[str, str]
+    locks: dict[tuple[str, int], str]
+    prepared: dict[str, str]
 
 
-def listed() -> list[Held]:
-    """Return every worktree that holds a port or an external server's test/.env."""
-    now = time.time()
-    found = []
-    for lease in leases.holders():
-        size = _size(Path(lease.data)) if lease.data else 0
-        found.append(Held(lease.worktree, lease.port, state(lease), size, round(now - lease.taken, 1) if lease.taken else 0.0))
+def rows_of(connection: Connection, text: str) -> list[list[tuple[Any, ...]]]:
+    """Send several SELECTs as one string and return the rows of each: one round trip."""
+    cursor = connection.execute(text.encode())
+    found = [cursor.fetchall()]
+    while cursor.nextset():
+        found.append(cursor.fetchall())
     return found
 
 
-def state(lease: Lease) -> str:
-    """Return what has become of a lease's worktree and its server."""
-    is_up = bool(lease.started) and postmaster.start_of(lease.pid) == lease.started
-    if not lease.has_vanished:
-        return "up" if is_up else "stopped" if lease.data else "external"
-    if not is_up:
-        return "vanished"
-    place = postmaster.folder_of(lease.pid)
-    return "moved" if place and place != lease.data else "orphan"
+_CLIENT = """datname = current_database() AND pid <> pg_backend_pid()
+    AND (backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL)"""
 
 
-def collect(root: Path, shell: Mapping[str, str], *, dry_run: bool, remove_data: bool) -> list[Collected]:
-    """Stop the servers of vanished worktrees; free their ports and, with `remove_data`, delete data that lies elsewhere.
-
-    Raises StackFailure, with nothing done, when git is there and cannot say which worktrees it knows. What may only have
-    been moved or unmounted is kept.
-    """
-    known = _known_to_git(root, shell)
-    elsewhere = {os.path.realpath(datafolder.link_of(path)) for path in known}
-    done = []
-    for lease in leases.holders():
-        if lease.has_vanished:
-            doubt = _doubt(lease, known, elsewhere)
-            done.append(
-                Collected(lease.worktree, lease.port, 0, "", 0, doubt)
-                if doubt
-                else _collect(lease, dry_run=dry_run, remove_data=remove_data)
-            )
-    return done
-
-
-def _doubt(lease: Lease, known: Mapping[Path, str], elsewhere: set[str]) -> str:
-    """Return why a missing worktree may not have been deleted; empty when it has."""
-    where = state(lease)
-    if where == "moved":
-        return f"it was moved to {postmaster.folder_of(lease.pid)!r}"
-    if known.get(Path(lease.worktree)) == "locked":
-        return "git has this worktree locked"
-    if lease.data in elsewhere:
-        return "another worktree leads to its data"
-    if where != "orphan" and not Path(lease.worktree).parent.is_dir():
-        return "the folder above it is missing too: perhaps its disk is not mounted"
-    return ""
-
-
-def _collect(lease: Lease, *, dry_run: bool, remove_data: bool) -> Collected:
-    data = Path(lease.data) if lease.data else None
-    is_there = data is not None and data.is_dir()
-    size = _size(data) if data and is_there else 0
-    running = lease.pid if state(lease) == "orphan" else 0
-    keeps = is_there and not (remove_data and _is_its_own(lease))
-    kept = f"its data in {lease.data!r}; --yes deletes it" if keeps and not remove_data else ""
-    if keeps and remove_data:
-        kept = f"{lease.data!r}, which is not recorded as its data"
-    if not dry_run:
-        with leases.alone(Path(lease.worktree)):
-            if running:
-                postmaster.stop(lease.pid, lease.started, lease.data, patience=60.0 if is_there else 2.0)
-            if data and is_there and not keeps:
-                shutil.rmtree(data.parent)
-            if keeps:
-                leases.save(lease._replace(pid=0, started=""))
-            else:
-                leases.drop(lease.worktree)
-    return Collected(lease.worktree, lease.port, running, lease.data if is_there and not keeps else "", size, kept)
-
-
-def _is_its_own(lease: Lease) -> bool:
-    """Prove that the data is what the lease says, in the folder that only this harness makes."""
-    data = Path(lease.data)
-    try:
-        record = datafolder.read_record(data)
-    except StackFailure:
-        return False
-    made_for = data.parent.name.endswith(f"-{leases.key_of(lease.worktree)}")
-    return bool(made_for and record and (record.worktree, record.system_identifier) == (lease.worktree, lease.system_identifier))
-
-
-def _known_to_git(root: Path, shell: Mapping[str, str]) -> dict[Path, str]:
-    """Return what git says of this repository's worktrees: locked, prunable or present; nothing outside a repository."""
-    top = worktree.top_of(root)
-    if top is None:
-        return {}
-    plain = {name: value for name, value in shell.items() if not name.startswith("GIT_")}
-    try:
-        done = process.run(["git", "worktree", "list", "--porcelain", "-z"], env=plain, cwd=top, timeout=60)
-    except OSError as error:
-        raise _git_failed(error.strerror) from error
-    if done.returncode:
-        raise _git_failed(" ".join(done.stderr.split()))
-    found = {}
-    for block in done.stdout.split("\0\0"):
-        lines = dict(line.partition(" ")[::2] for line in block.split("\0") if line)
-        if "worktree" in lines:
-            found[Path(lines["worktree"])] = "locked" if "locked" in lines else "prunable" if "prunable" in lines else "present"
-    return found
-
-
-def _git_failed(finding: str | None) -> StackFailure:
-    return StackFailure(
-        f"`git worktree list` failed: {finding}", next="Nothing was stopped or removed. Mend it, so that no worktree is taken for vanished."
+def sessions(connection: Connection) -> list[Session]:
+    """Return the other clients' sessions on this database."""
+    rows = connection.execute(
+        f"""SELECT pid, usename::text, application_name, coalesce(state, 'unknown'),
+                   extract(epoch FROM clock_timestamp() - backend_start)::float8, backend_start::text, coalesce(state_change::text, '')
+            FROM pg_stat_activity WHERE {_CLIENT} ORDER BY backend_start, pid""".encode()
     )
+    return [Session(*row) for row in rows]
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for path, _, files in os.walk(folder):
-        for name in files:
-            with suppress(OSError):  # a running server removes files
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512  # noqa: PTH118  # thousands of files
-    return total
+def position(connection: Connection, since: int | None) -> tuple[Position, list[Relation], set[int]]:
+    """Return where the server's history stands, the counters, and the relations that another session keeps locked.
+
+    With `since`, a position's xmin, also whether every transaction from there on was rolled back.
+    """
+    # A snapshot's xmax is above every transaction that is over; those at work above it stand at the next look's xmin.
+    status = "false"
+    if since is not None:
+        status = f"""CASE WHEN pg_snapshot_xmax(s)::text::bigint - {since} <= {MAX_TRANSACTIONS} THEN
+            (SELECT coalesce(bool_and(coalesce(pg_xact_status(x::text::xid8) = 'aborted', false)), true)
+             FROM generate_series({since}, pg_snapshot_xmax(s)::text::bigint - 1) x) ELSE false END"""
+    (here,), relations, locked = rows_of(
+        connection,
+        f"""SELECT pg_snapshot_xmin(s)::text::bigint, coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, ''), {status}
+            FROM pg_current_snapshot() s, pg_database d WHERE d.datname = current_database();
+            SELECT c.oid::bigint, format('%I.%I', n.nspname, c.relname), c.relkind::text,
+                   has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid),
+                   c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND c.relname <> 'pg_statistic' ORDER BY 2;
+            SELECT coalesce(x.indrelid, l.relation)::bigint FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                LEFT JOIN pg_index x ON x.indexrelid = l.relation
+            WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()""",
+    )
+    return Position(*here), [Relation(*row) for row in relations], {row[0] for row in locked}
+
+
+def sequence_values(connection: Connection, sequences: Sequence[Relation]) -> dict[str, int]:
+    """Return the value that each sequence gave last, by name; for one that gave none yet, the one before its first."""
+    if not sequences:
+        return {}
+    names = {one.oid: one.name for one in sequences}
+    parts = [f"SELECT {one.oid}::bigint, last_value, is_called FROM {one.name}" for one in sequences]
+    values = " UNION ALL ".join(parts)
+    rows = connection.execute(
+        f"""SELECT v.oid, CASE WHEN v.is_called THEN v.last_value ELSE v.last_value - s.seqincrement END::text
+            FROM ({values}) AS v(oid, last_value, is_called) JOIN pg_sequence s ON s.seqrelid = v.oid""".encode()
+    )
+    return {names[oid]: int(value) for oid, value in rows}
+
+
+def insertions_into(connection: Connection, sequence: int, counters: dict[int, int]) -> tuple[int, int]:
+    """Return the sequence's step, and how many rows were inserted into the tables that draw on it, by `counters`."""
+    rows = connection.execute(
+        f"""WITH RECURSIVE users(oid) AS (
+                SELECT refobjid FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = {sequence} AND refclassid = 'pg_class'::regclass
+                UNION SELECT a.adrelid FROM pg_depend d JOIN pg_attrdef a ON a.oid = d.objid
+                      WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = {sequence}
+                UNION SELECT i.inhrelid FROM pg_inherits i JOIN users u ON u.oid = i.inhparent)
+            SELECT (SELECT seqincrement FROM pg_sequence WHERE seqrelid = {sequence}), oid::bigint FROM users""".encode()
+    ).fetchall()
+    return (rows[0][0] if rows else 1), sum(counters.get(oid, 0) for _, oid in rows)
+
+
+def newer_rows(connection: Connection, tables: Sequence[Relation], since: int) -> dict[str, tuple[int, int]]:
+    """Return of each table, by name, how many rows it has, and how many of them were written since the transaction `since`."""
+    if not tables:
+        return {}
+    names = {one.oid: one.name for one in tables}
+    newer = f"age(xmin) <= age('{since % 2**32}'::xid)"
+    parts = [f"SELECT {one.oid}::bigint, count(*), count(*) FILTER (WHERE {newer}) FROM ONLY {one.name}" for one in tables]
+    return {names[oid]: (rows, written) for oid, rows, written in connection.execute(" UNION ALL ".join(parts).encode())}
+
+
+def contents(connection: Connection, tables: Sequence[Relation]) -> dict[str, Content]:
+    """Return each table's content by name."""
+    if not tables:
+        return {}
+    names = {one.oid: one.name for one in tables}
+    # `ROW(t.*)` and not `t`: a cast from a table's own type may be a package's function. A sum, since equal rows cancel out in an xor.
+    digest = "count(*), coalesce(sum(hashtextextended(ROW(t.*)::text, 0)), 0)::text"
+    parts = [f"SELECT {one.oid}::bigint, {digest} FROM ONLY {one.name} t" for one in tables]
+    return {names[oid]: Content(rows, int(total)) for oid, rows, total in connection.execute(" UNION ALL ".join(parts).encode())}
+
+
+def sample(connection: Connection, table: Relation, since: int) -> tuple[str, ...]:
+    """Return the first rows that were written since the transaction `since`, as text."""
+    rows = connection.execute(
+        f"""SELECT left(ROW(t.*)::text, 200) FROM ONLY {table.name} t
+            WHERE age(xmin) <= age('{since % 2**32}'::xid) LIMIT {SAMPLE}""".encode()
+    )
+    return tuple(row[0] for row in rows)
+
+
+def outside(connection: Connection, role: str, *, shared: bool) -> Outside:
+    """Return roles, databases, settings, advisory locks and prepared transactions.
+
+    On a shared server only what a package with `role` could have made: others make roles and databases there too.
+    """
+    may = f"(SELECT rolsuper{{}} FROM pg_roles WHERE rolname = {literal(role)})" if shared else "true"
+    roles, databases, settings, locks, prepared = rows_of(
+        connection,
+        f"""SELECT r.rolname::text, ROW(rolsuper, rolinherit, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication, rolbypassrls, rolconnlimit,
+                  rolvaliduntil, (SELECT array_agg(m.roleid::regrole::text ORDER BY 1) FROM pg_auth_members m WHERE m.member = r.oid))::text
+           FROM pg_roles r WHERE {may.format(" OR rolcreaterole")};
+           SELECT datname::text, pg_get_userbyid(datdba)::text FROM pg_database WHERE pg_get_userbyid(datdba) = {literal(role)} OR {may.format("")};
+           SELECT concat(unnest_.key, CASE WHEN s.setrole <> 0 THEN ' of role ' || s.setrole::regrole::text END,
+                         CASE WHEN s.setdatabase <> 0 THEN ' of this database' ELSE ' everywhere' END), unnest_.value
+           FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase,
+                LATERAL (SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1) FROM unnest(s.setconfig) one) AS unnest_(key, value)
+           WHERE s.setdatabase = 0 OR d.datname = current_database()
+           UNION ALL SELECT name || ' of the server', setting FROM pg_settings WHERE source = 'configuration file' AND {not shared}
+           UNION ALL SELECT unnest(ARRAY['owner', 'rights', 'connection limit']) || ' of this database',
+                  unnest(ARRAY[pg_get_userbyid(datdba)::text, array(SELECT r::text FROM unnest(coalesce(datacl, acldefault('d', datdba))) r ORDER BY 1)::text, datconnlimit::text])
+           FROM pg_database WHERE datname = current_database();
+           SELECT CASE l.objsubid WHEN 1 THEN (l.classid::bigint << 32 | l.objid::bigint)::text ELSE format('%s, %s', l.classid::int8, l.objid::int8) END,
+                  coalesce(l.pid, 0), l.mode FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+           WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database();
+           SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()""",
+    )
+    return Outside(
+        roles=dict(roles),
+        databases={name: owner for name, owner in databases if not is_derived(name)},
+        settings=dict(settings),
+        locks={(key, pid): mode for key, pid, mode in locks},
+        prepared=dict(prepared),
+    )

@@ -1,0 +1,243 @@
+"""Watches a database over a run, and says after each package what it left there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness import database, inventory
+from harness.definitions import definitions as defined
+from harness.errors import HarnessError
+from harness.inventory import Content, Outside, Position, Relation, Session
+from harness.residue import (
+    LeftLock,
+    LeftSession,
+    LeftTransaction,
+    Residue,
+    SequenceMove,
+    TableChange,
+    object_changes,
+    setting_changes,
+    summary,
+    unlike,
+)
+from harness.targets import Dsn
+
+if TYPE_CHECKING:
+    from harness.database import Connection
+
+CLOSING = 0.1
+"""Seconds that the sessions of a package that has ended get to close."""
+EXACT_COUNTERS = 150000
+"""Before PostgreSQL 15 counters arrive late: everything is looked at."""
+
+
+class _State(NamedTuple):
+    """What a look found, to compare the next one with."""
+
+    position: Position
+    relations: dict[str, Relation]
+    sequences: dict[str, int]
+    contents: dict[str, Content]
+    definitions: dict[tuple[str, str], int]
+    outside: Outside
+    sessions: frozenset[tuple[int, str, str]]
+    open: tuple[Session, ...] = ()
+
+
+class Watch:
+    """Watches one database over a run: `begin` once it is pristine, `look` after each package.
+
+    No session of ours stays open in between: packages may count sessions, and drop or clone the database. `dsn` should be
+    of a role that reads everything, `role` is the packages' own; a `shared` server has other users than this worktree.
+    """
+
+    def __init__(self, dsn: Dsn, role: str, *, shared: bool) -> None:
+        self._dsn, self._role, self._shared = dsn, role, shared
+        self._state: _State | None = None
+        self._pristine: _State | None = None
+
+    def begin(self) -> None:
+        """Remember everything as it is now."""
+        with self._session() as connection:
+            here, relations, locked = inventory.position(connection, None)
+            readable = [one for one in relations if one.is_readable and one.oid not in locked]
+            self._state = _State(
+                position=here,
+                relations={one.name: one for one in relations},
+                sequences=inventory.sequence_values(connection, _sequences(readable)),
+                contents=inventory.contents(connection, _own(readable)),
+                definitions=defined(connection),
+                outside=self._outside(connection),
+                sessions=frozenset(map(_key, inventory.sessions(connection))),
+            )
+        self._pristine = self._state
+
+    def renew(self) -> None:
+        """Begin again on a new database, whose content is known: it was cloned from the same source as the first one."""
+        if self._pristine is None:
+            self.begin()
+            return
+        with self._session() as connection:
+            here, relations, _ = inventory.position(connection, None)
+            self._state = self._pristine._replace(
+                position=here,
+                relations={one.name: one for one in relations},
+                outside=self._outside(connection),
+                sessions=frozenset(map(_key, inventory.sessions(connection))),
+            )
+
+    def look(self) -> Residue | None:
+        """Return what differs from the last time, None for nothing at all; the next look compares with this one.
+
+        Never raises what a server says: a database that cannot be looked at is a finding about the package.
+        """
+        try:
+            if self._state is None:
+                self.begin()
+                return None
+            with self._session() as connection:
+                before, self._state = self._state, None
+                state, tables = _compare(connection, before, self._outside)
+                sequences = _sequence_moves(connection, before, state)
+        except (HarnessError, database.Error) as error:
+            text = error.message if isinstance(error, HarnessError) else " ".join(str(error).split())
+            return Residue(f"it cannot be looked at: {text}", unseen=text)
+        self._state = state
+        residue = _residue(before, state, tables, sequences)
+        return residue._replace(summary=summary(residue)) if any(residue) else None
+
+    def _session(self) -> Connection:
+        connection = database.connect(self._dsn, purpose="residue")
+        connection.execute(inventory.STABLE.encode())
+        return connection
+
+    def _outside(self, connection: Connection) -> Outside:
+        return inventory.outside(connection, self._role, shared=self._shared)
+
+
+def _key(session: Session) -> tuple[int, str, str]:
+    return session.pid, session.since, session.changed
+
+
+def _own(relations: Iterable[Relation]) -> list[Relation]:
+    return [one for one in relations if one.is_own and one.kind != "S"]
+
+
+def _sequences(relations: Iterable[Relation]) -> list[Relation]:
+    return [one for one in relations if one.kind == "S"]
+
+
+def _settled_sessions(connection: Connection, known: frozenset[tuple[int, str, str]]) -> list[Session]:
+    """Return the sessions once those of a package that has just ended are closed, or its time to do so is over."""
+    old = {(pid, since) for pid, since, _ in known}
+    deadline = time.monotonic() + CLOSING
+    while True:
+        found = inventory.sessions(connection)
+        if all((one.pid, one.since) in old for one in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.001)
+
+
+def _compare(connection: Connection, before: _State, ask_outside: Callable[[Connection], Outside]) -> tuple[_State, list[TableChange]]:
+    """Return what is there now, and the tables whose rows differ; what nobody wrote to is not read again."""
+    sessions = _settled_sessions(connection, before.sessions)
+    here, found, locked = inventory.position(connection, before.position.xmin)
+    readable = [one for one in found if one.is_readable and one.oid not in locked]
+    state = before._replace(
+        position=here,
+        relations={one.name: one for one in found},
+        sequences={**before.sequences, **inventory.sequence_values(connection, _sequences(readable))},
+        outside=ask_outside(connection),
+        sessions=frozenset(map(_key, sessions)),
+        open=tuple(sessions),
+    )
+    if here.nothing_committed:
+        return state, []
+    # A session that is still open has not told all it did: everything is a candidate then.
+    is_blind = (
+        any(_key(one) not in before.sessions for one in sessions)
+        or here.statistics_since != before.position.statistics_since
+        or connection.info.server_version < EXACT_COUNTERS
+    )
+    touched = [one for one in found if is_blind or before.relations.get(one.name) != one]
+    # To describe a view or an index the server waits for the lock on its table, as a reader of the table does: that is for
+    # the next look then, as if this one had not been.
+    late = [one for one in touched if one.oid in locked or (locked and not one.is_own)]
+    if late:
+        kept = {one.name: before.relations[one.name] for one in late if one.name in before.relations}
+        oldest = here._replace(xmin=min(here.xmin, before.position.xmin))
+        state = state._replace(position=oldest, relations={**state.relations, **kept})
+    elif any(not one.is_own for one in touched) or before.relations.keys() != state.relations.keys():
+        state = state._replace(definitions=defined(connection))
+    contents, tables = _changed_tables(connection, before, state, [one for one in _own(touched) if one.oid not in locked])
+    return state._replace(contents=contents), tables
+
+
+def _changed_tables(
+    connection: Connection, before: _State, state: _State, touched: list[Relation]
+) -> tuple[dict[str, Content], list[TableChange]]:
+    """Return the contents, and the tables whose rows differ: only those with newer rows, or another number, are read in full."""
+    since = before.position.xmin
+    redefined = {key[1] for key in unlike(before.definitions, state.definitions)}
+    counts = inventory.newer_rows(connection, [one for one in touched if one.is_readable], since)
+    suspects = []
+    for one in touched:
+        old = before.contents.get(one.name)
+        if one.is_readable and (old is None or counts[one.name] != (old.rows, 0) or one.name in redefined):
+            suspects.append(one)
+    contents = {name: content for name, content in before.contents.items() if name in state.relations}
+    contents |= inventory.contents(connection, suspects)
+    changes = []
+    for one in suspects:
+        old = before.contents.get(one.name, Content(0, 0))
+        rows, written = counts[one.name]
+        is_redefined_only = one.name in redefined and (rows, written) == (old.rows, 0)
+        if contents[one.name] != old and not is_redefined_only:
+            changes.append(TableChange(one.name, old.rows, rows, written, inventory.sample(connection, one, since)))
+    unreadable = [one for one in touched if not one.is_readable and one.name in before.relations]
+    work = {one.name: _work(one) - _work(before.relations[one.name]) for one in unreadable}
+    return contents, changes + [TableChange(name, None, None, written) for name, written in work.items() if written]
+
+
+def _work(relation: Relation) -> int:
+    return relation.inserted + relation.updated + relation.deleted
+
+
+def _sequence_moves(connection: Connection, before: _State, state: _State) -> list[SequenceMove]:
+    inserted = {}
+    for name, one in state.relations.items():
+        inserted[one.oid] = one.inserted - (before.relations[name].inserted if name in before.relations else 0)
+    moves = []
+    for name in unlike(before.sequences, state.sequences):
+        if name in before.sequences and name in state.relations:
+            old, value = before.sequences[name], state.sequences[name]
+            step, inserts = inventory.insertions_into(connection, state.relations[name].oid, inserted)
+            moves.append(SequenceMove(name, old, value, 0 < (value - old) / step <= inserts))
+    return moves
+
+
+def _residue(before: _State, state: _State, tables: list[TableChange], sequences: list[SequenceMove]) -> Residue:
+    one, two = before.outside, state.outside
+    objects = object_changes(before.definitions, state.definitions)
+    objects += object_changes(_of_kind("role", one.roles), _of_kind("role", two.roles), outlives=True)
+    objects += object_changes(_of_kind("database", one.databases), _of_kind("database", two.databases), outlives=True)
+    old = {(pid, since) for pid, since, _ in before.sessions}
+    return Residue(
+        tables=tuple(tables),
+        sequences=tuple(sequences),
+        objects=tuple(objects),
+        settings=tuple(setting_changes(one.settings, two.settings)),
+        sessions=tuple(
+            LeftSession(left.pid, left.user, left.application, left.state, round(left.age, 3))
+            for left in state.open
+            if (left.pid, left.since) not in old
+        ),
+        locks=tuple(LeftLock(*key) for key in two.locks if key not in one.locks),
+        transactions=tuple(LeftTransaction(*pair) for pair in two.prepared.items() if pair[0] not in one.prepared),
+    )
+
+
+def _of_kind(kind: str, values: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    return {(kind, name): value for name, value in values.items()}
