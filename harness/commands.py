@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import database, ledger, process, schema
-from harness.errors import HarnessError, ResetFailed, UsageError
+from harness.errors import HarnessError, ResetFailed, UsageError, redact
 from harness.settings import Settings, Stream
 from harness.targets import HIDDEN, Dsn, parse_dsn
 
@@ -143,7 +143,7 @@ def _run(root: Path, stream: Stream, env: Mapping[str, str]) -> None:
         raise ResetFailed(
             f"{shown} cannot be started: {error.strerror}", next="Install the tool, or mend the command in harness.toml."
         ) from None
-    output = " | ".join(line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip())[-_OUTPUT:]
+    output = redact(" | ".join(line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()))[-_OUTPUT:]
     said = f", and said: {output}" if output else " without a word"
     if done.timed_out:
         raise ResetFailed(
