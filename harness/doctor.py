@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -112,6 +113,26 @@ def status(settings: Settings, shell: Mapping[str, str]) -> Status:
             if holder:
                 holders.append(LockState(dsn.name, *holder))
     return Status(root, state, tuple(found), holders[0] if holders else None)
+
+
+def status_lines(found: Status) -> list[str]:
+    """Return what a person reads of it."""
+    cluster = found.cluster
+    where = f" on port {cluster.port}" if cluster.port else ""
+    server = f" (PostgreSQL {cluster.major}, pid {cluster.pid}, {cluster.data})" if cluster.pid else ""
+    lines = [f"worktree {found.root}", f"cluster: {cluster.state}{where}{server}"]
+    for row in found.databases:
+        if row.sessions is None:
+            lines.append(f"{row.role} database {row.name!r}: absent")
+        else:
+            whose = "ours" if row.stamp else "no stamp of ours"
+            lines.append(f"{row.role} database {row.name!r}: {whose}, {row.sessions} session(s)")
+    if found.lock:
+        since = time.strftime("%H:%M:%S", time.localtime(found.lock.since))
+        lines.append(f"in use: {found.lock.database!r} by pid {found.lock.pid} of worktree {found.lock.worktree!r} since {since}")
+    if not found.is_up:
+        lines.append(_RUN)
+    return lines
 
 
 def cluster_state(settings: Settings, shell: Mapping[str, str]) -> ClusterState:

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
-from invoke.tasks import Task, task
+from invoke.tasks import task
 
 from harness.errors import UsageError, boundary
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from harness.settings import Settings
-
-JSON_HELP = "Write the JSON document to this file; - for stdout, with everything else on stderr."
-WAIT_HELP = "Seconds to wait for another run on the same databases (600)."
-NO_WAIT_HELP = "Give up at once when another run is on."
-
-
-def say(line: str) -> None:
-    """Print one line of ours."""
-    print(line, flush=True)
-
-
-def _begin() -> tuple[Settings, Mapping[str, str]]:
-    """Return this worktree's settings and the shell's environment, from which libpq will fill in nothing any more."""
-    from harness import settings, worktree
-
-    root = settings.find_root()
-    worktree.prove_own_tasks(root)
-    worktree.prove_own_code(root)
-    shell = settings.environment()
-    settings.forget_libpq_environment()
-    return settings.load(root), shell
-
-
-def _seconds(wait: str, *, no_wait: bool) -> float:
-    from harness.lock import DEFAULT_WAIT
-
-    if no_wait:
-        return 0.0
-    try:
-        seconds = float(wait) if wait else DEFAULT_WAIT
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise UsageError(f"--wait is {wait!r}", next="Give seconds, 0 or more.")
-    return seconds
-
-
-def _roles(database: str, settings: Settings) -> tuple[str, ...]:
-    if not database:
-        return settings.test_roles
-    if database not in settings.test_roles:
-        raise UsageError(f"--database is {database!r}", next=f"It takes {' or '.join(settings.test_roles)}.")
-    return (database,)
-
-
-def arguments_after_dashes(argv: Sequence[str]) -> list[str]:
-    """Return what follows the first `--`, argument by argument; Invoke's own remainder has lost the quoting."""
-    return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
+from harness.frontend import (
+    DATABASE_HELP,
+    JSON_HELP,
+    NO_WAIT_HELP,
+    WAIT_HELP,
+    arguments_after_dashes,
+    begin,
+    chosen_roles,
+    say,
+    wait_seconds,
+)
+from harness.stack_tasks import doctor_, stack_down, stack_gc, stack_list, stack_up, status
 
 
 @task(
@@ -80,12 +38,12 @@ def reset(
 ) -> None:
     """Drop, recreate and migrate the test databases."""
     with boundary("reset", json_to=json) as outcome:
-        settings, shell = _begin()
+        settings, shell = begin()
         from harness import report, session
         from harness.results import encode
         from harness.settings import is_ci
 
-        roles, seconds = _roles(database, settings), _seconds(wait, no_wait=no_wait)
+        roles, seconds = chosen_roles(database, settings), wait_seconds(wait, no_wait=no_wait)
         if adopt:
             roles = session.roles_named(settings, shell, adopt, roles)
         with session.opened(settings, shell, roles=roles, wait=seconds, say=say, adopt=adopt) as held:
@@ -131,7 +89,7 @@ def test(
 ) -> None:
     """Reset the databases of the packages to run, then run the packages one at a time."""
     with boundary("test", json_to=json) as outcome:
-        settings, shell = _begin()
+        settings, shell = begin()
         from harness import run
 
         request = run.Request(
@@ -141,7 +99,7 @@ def test(
             quiet=quiet,
             strict=strict,
             reset=reset,
-            wait=_seconds(wait, no_wait=no_wait),
+            wait=wait_seconds(wait, no_wait=no_wait),
             slowest=slowest,
             junit=junit,
             html=html,
@@ -149,26 +107,26 @@ def test(
         run.test(settings, shell, request, outcome=outcome)
 
 
-@task(auto_shortflags=False, help={"database": "test (the default) or e2e."})
+@task(auto_shortflags=False, help={"database": DATABASE_HELP})
 def psql(_context: Context, database: str = "test") -> None:
     """Open psql on a test database."""
     with boundary("psql"):
-        settings, shell = _begin()
+        settings, shell = begin()
         from harness import adoption, process, servers, session
 
-        (role,) = _roles(database, settings)
+        (role,) = chosen_roles(database, settings)
         _, dsn = session.own_dsn(settings, shell, role)
         process.replace([servers.client("psql", shell), *arguments_after_dashes(sys.argv)], env=adoption.psql_environment(dsn, shell))
 
 
-@task(auto_shortflags=False, help={"database": "test (the default) or e2e."})
+@task(auto_shortflags=False, help={"database": DATABASE_HELP})
 def env(_context: Context, database: str = "test") -> None:
     """Print exports of a class's own variable: eval "$(inv env)"."""
     with boundary("env"):
-        settings, shell = _begin()
+        settings, shell = begin()
         from harness import adoption, envfile, runner
 
-        (role,) = _roles(database, settings)
+        (role,) = chosen_roles(database, settings)
         found = envfile.load(settings, shell)
         say(adoption.exports(runner.own_variables(settings, role, found)))
 
@@ -182,48 +140,8 @@ def aliases(_context: Context, prefix: str = "") -> None:
         say(adoption.aliases(prefix or adoption.DEFAULT_PREFIX))
 
 
-@task(
-    auto_shortflags=False,
-    help={
-        "server": "Where the server's programs come from: auto, system, embedded or external ([stack] server).",
-        "force": "Rewrite lines of test/.env that were changed by hand.",
-        "json": JSON_HELP,
-    },
-)
-def stack_up(_context: Context, server: str = "", force: bool = False, json: str = "") -> None:
-    """Make or start this worktree's cluster and write test/.env."""
-    with boundary("stack-up", json_to=json) as outcome:
-        settings, shell = _begin()
-        from harness import cluster
-        from harness.results import encode
-        from harness.settings import SERVERS
-
-        if server and server not in SERVERS:
-            raise UsageError(f"--server is {server!r}", next=f"It takes {', '.join(SERVERS)}.")
-        ours = cluster.up(settings, server=server, force=force, shell=shell, say=say)
-        outcome.document = {"cluster": encode(ours)}
-        if ours is None:
-            say("test/.env is written for the external server")
-        else:
-            say(f"this worktree's cluster is {'started' if ours.just_started else 'up'} on port {ours.port} (PostgreSQL {ours.major})")
-
-
-@task(auto_shortflags=False, help={"json": JSON_HELP})
-def stack_down(_context: Context, json: str = "") -> None:
-    """Stop this worktree's cluster; its data stays."""
-    with boundary("stack-down", json_to=json):
-        settings, _ = _begin()
-        from harness import cluster
-
-        say("this worktree's cluster is stopped" if cluster.down(settings) else "this worktree's cluster did not run")
-
-
-def _exported() -> list[Task[Any]]:
-    return [value for value in globals().values() if isinstance(value, Task)]
-
-
 # Without `ns`, `say` and the rest: an adopting repository's own names stay its own.
-__all__ = [found.__name__ for found in _exported()]  # a list of names, made from the tasks themselves
+__all__ = ["aliases", "doctor_", "env", "psql", "reset", "stack_down", "stack_gc", "stack_list", "stack_up", "status", "test"]
 
 
 def main() -> None:
@@ -234,7 +152,9 @@ def main() -> None:
     from invoke.exceptions import Exit, ParseError
     from invoke.program import Program
 
-    program = Program(namespace=Collection(*_exported()), name="harness", binary="harness", version=version("pgharness"))
+    program = Program(
+        namespace=Collection(*(globals()[name] for name in __all__)), name="harness", binary="harness", version=version("pgharness")
+    )
     try:
         program.create_config()
         program.parse_core(None)
