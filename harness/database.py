@@ -133,7 +133,8 @@ def _open(dsn: Dsn, purpose: str) -> Connection:
         except psycopg.OperationalError as error:
             # Twice: the first time it may have been starting up still, and be ready when the ping came.
             refused = _explain(dsn, given, error, late=time.monotonic() > deadline, refused=refused)
-        time.sleep(0.02)
+        if not refused:
+            time.sleep(0.02)
 
 
 def _explain(dsn: Dsn, given: dict[str, str], error: Exception, *, late: bool, refused: bool) -> bool:

@@ -80,7 +80,9 @@ def gather(settings: Settings, env: Env, server: Server, databases: Mapping[str,
         else:
             answer = _ask(dsn)
             if isinstance(answer, HarnessError):
-                say(f"{dsn.label} cannot be asked ({answer.message}): every database named {dsn.name!r} is taken for the application's")
+                say(
+                    f"{answer.message}; it cannot be asked which one it is, so any database named {dsn.name!r} is taken for the application's"
+                )
             else:
                 identity = answer.identity
         protected.append(Protected(dsn, identity))
@@ -109,6 +111,10 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     """
     dsn = proof.env.dsn(role)
     row = proof.databases.get(dsn.name)
+    if dsn.name in ("postgres", "template0", "template1", proof.env.dsn("maintenance").name) or (row and row.is_template):
+        raise Refusal(f"{dsn.variable} names the maintenance or template database {dsn.name!r}", next=_DEDICATED.format(dsn.variable))
+    if is_derived(dsn.name):
+        raise Refusal(f"{dsn.variable} names {dsn.name!r}, as only the harness names its own", next=_DEDICATED.format(dsn.variable))
     found = _found_by(proof, dsn)
     identities = {Identity(proof.server.system_identifier, row.oid)} if row else set()
     if found is not None:
@@ -122,11 +128,6 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     for other_role, other in proof.env.dsns.items():
         if other_role in ("test", "e2e") and other_role != role and other.name == dsn.name:
             raise _one_database(dsn, other)
-    maintenance = proof.env.dsn("maintenance")
-    if dsn.name in ("postgres", "template0", "template1", maintenance.name) or (row and row.is_template):
-        raise Refusal(f"{dsn.variable} names the maintenance or template database {dsn.name!r}", next=_DEDICATED.format(dsn.variable))
-    if is_derived(dsn.name):
-        raise Refusal(f"{dsn.variable} names {dsn.name!r}, as only the harness names its own", next=_DEDICATED.format(dsn.variable))
     return SafeTarget(role, dsn, row.oid if row else None, _prove_ownership(proof, role, row, adopt=adopt) if row else None)
 
 
@@ -169,13 +170,13 @@ def _found_by(proof: Proof, dsn: Dsn) -> Identity | None:
     maintenance = proof.env.dsn("maintenance")
     if dsn.endpoint == maintenance.endpoint:
         return None
-    asked = dsn if dsn.name in proof.databases else dsn.at(maintenance.name)
-    found = _ask(asked)
+    row = proof.databases.get(dsn.name)
+    found = _ask(dsn if row and row.allows_connections else dsn.at(maintenance.name))
     if isinstance(found, StackFailure):
         raise found
     if isinstance(found, HarnessError):
         raise Refusal(
-            f"{dsn.label} is spelled another way than {maintenance.label}, and cannot be asked whether it is the same server: {found.message}",
+            f"{found.message}; it is spelled another way than {maintenance.label}, so it must be asked whether that is the same server",
             next=f"Write {dsn.variable}'s host and port as in {maintenance.variable}.",
         ) from found
     if found.pooled:
@@ -190,8 +191,9 @@ def _prove_found(proof: Proof, dsn: Dsn, found: Identity) -> None:
     maintenance = proof.env.dsn("maintenance")
     if found.system_identifier != proof.server.system_identifier:
         raise Refusal(f"{dsn.label} and {maintenance.label} lead to different servers", next="Write both for one server.")
-    row = proof.databases.get(dsn.name) or proof.databases.get(maintenance.name)
-    if row is None or found.oid != row.oid:
+    row = proof.databases.get(dsn.name)
+    asked = row if row and row.allows_connections else proof.databases.get(maintenance.name)
+    if asked is None or found.oid != asked.oid:
         raise Refusal(f"{dsn.label} opens another database than its name says", next="Give it the server's own host and port.")
 
 
