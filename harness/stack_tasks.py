@@ -52,29 +52,30 @@ def status(_context: Context, json: str = "") -> None:
     """Show what is up and whose it is."""
     with boundary("status", json_to=json) as outcome:
         settings, shell = begin()
-        from harness import doctor
+        from harness import doctor as state
         from harness.results import encode
 
-        found = doctor.status(settings, shell)
+        found = state.status(settings, shell)
         outcome.document = encode(found)
-        for line in doctor.status_lines(found):
+        for line in state.status_lines(found):
             say(line)
         if not found.is_up:
             outcome.exit = StackFailure.code
 
 
-@task(name="doctor", auto_shortflags=False, help={"json": JSON_HELP})
-def doctor_(_context: Context, json: str = "") -> None:
+@task(auto_shortflags=False, help={"json": JSON_HELP})
+def doctor(_context: Context, json: str = "") -> None:
     """Say what is wrong and how to mend it."""
     with boundary("doctor", json_to=json) as outcome:
-        from harness import doctor, settings, worktree
+        from harness import doctor as state
+        from harness import settings, worktree
         from harness.results import encode
 
         root = settings.find_root()
         worktree.prove_own_tasks(root)
         shell = settings.environment()
         settings.forget_libpq_environment()
-        checks = doctor.examine(root, shell)
+        checks = state.examine(root, shell)
         outcome.document = {"checks": encode(checks)}
         for check in checks:
             say(f"{'fine' if check.ok else 'WRONG'}  {check.check}: {check.finding}{'' if check.ok else f'. {check.next}'}")

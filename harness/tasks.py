@@ -19,7 +19,7 @@ from harness.frontend import (
     say,
     wait_seconds,
 )
-from harness.stack_tasks import doctor_, stack_down, stack_gc, stack_list, stack_up, status
+from harness.stack_tasks import doctor, stack_down, stack_gc, stack_list, stack_up, status
 
 
 @task(
@@ -141,7 +141,7 @@ def aliases(_context: Context, prefix: str = "") -> None:
 
 
 # Without `ns`, `say` and the rest: an adopting repository's own names stay its own.
-__all__ = ["aliases", "doctor_", "env", "psql", "reset", "stack_down", "stack_gc", "stack_list", "stack_up", "status", "test"]
+__all__ = ["aliases", "doctor", "env", "psql", "reset", "stack_down", "stack_gc", "stack_list", "stack_up", "status", "test"]
 
 
 def main() -> None:
