@@ -10,9 +10,10 @@ from harness import junit, page, report, runner, session
 from harness.errors import Outcome, UsageError
 from harness.packages import check_serial
 from harness.report import Reporter
-from harness.results import DatabaseReset, encode, exit_code, totals
+from harness.results import DatabaseReset, PackageResult, encode, exit_code, totals
 from harness.session import Opened
 from harness.settings import FILE, Package, Settings, is_ci
+from harness.upkeep import Upkeep
 
 
 class Request(NamedTuple):
@@ -60,23 +61,30 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     with session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened:
         databases = _prepare(opened, request, reporter)
         try:
-            runner.run_packages(
-                settings,
-                request.packages,
-                opened.env,
-                shell=shell,
-                reporter=reporter,
-                arguments=request.arguments,
-                fail_fast=request.fail_fast,
-                quiet=request.quiet,
-                strict=request.strict,
-            )
+            run_once(opened, request, reporter)
             if not session.still_holds(opened):
                 reporter.doubt("the session that held the databases' locks was lost")
         finally:
             _leave(settings, request, reporter, databases, outcome)
     _report(shell, request, reporter, databases)
     outcome.exit = exit_code(reporter.results)
+
+
+def run_once(opened: Opened, request: Request, reporter: Reporter) -> list[PackageResult]:
+    """Run the packages on the databases as they are, and look at what each leaves behind; raises what `run_packages` raises."""
+    upkeep = Upkeep(opened, reporter)
+    return runner.run_packages(
+        opened.settings,
+        request.packages,
+        opened.env,
+        shell=opened.shell,
+        reporter=reporter,
+        arguments=request.arguments,
+        fail_fast=request.fail_fast,
+        quiet=request.quiet,
+        strict=request.strict,
+        after=upkeep.after,
+    )
 
 
 def _prepare(opened: Opened, request: Request, reporter: Reporter) -> list[DatabaseReset]:
