@@ -142,7 +142,7 @@ def _shell_application(variable: str, dsn: Dsn | None, shell: Mapping[str, str])
     plain = _without_driver(text)
     if plain is None or (dsn and plain == dsn.text):
         return None
-    return parse_dsn(variable, plain)
+    return parse_dsn(f"{variable} in the shell", plain)
 
 
 def _without_driver(text: str) -> str | None:
