@@ -96,14 +96,17 @@ def _stop_at_the_application(variable: str, text: str) -> None:
     known = [_place(ours, _given["application"])] if _given["application"] not in ("", HIDDEN) else []
     if APPLICATION in _private:
         known.append(tuple(_private[APPLICATION].split("\n")))
-    if variable == ours or _place(variable, text) in known:
+    place = _place(variable, text) if known else ()
+    if variable == ours or place in known:
         pytest.exit(
             f"{variable} names the application's database: no test may use it. Run {BOOTSTRAP}, which writes another.", returncode=3
         )
+    if known and len(place) == 1:
+        pytest.exit(f"{place[0]} Until then nobody can tell whether it is the application's database.", returncode=3)
 
 
 def _place(variable: str, text: str) -> tuple[str, ...]:
-    """Return where a DSN leads, as far as that can be told without asking a server."""
+    """Return host, port and name that a DSN leads to, without asking a server; for one that cannot be read, what is wrong with it."""
     from harness.targets import parse_dsn
 
     scheme, separator, rest = text.partition("://")
