@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
-from harness import sql
+from harness import database, sql
 from harness.errors import ResetFailed
 from harness.settings import Stream
+from harness.targets import parse_dsn
+from tests.builders import ScratchCluster
 from tests.migrations.project import Project
 from tests.unit.test_sql import MIG_02
+
+if TYPE_CHECKING:
+    from harness.database import Connection
+
+
+@pytest.fixture(scope="module")
+def session(scratch_cluster: ScratchCluster) -> Iterator[Connection]:
+    """Return a session of ours."""
+    with database.connect(parse_dsn("X", scratch_cluster.dsn()), purpose="test") as connection:
+        yield connection
 
 
 def failure(project: Project, files: dict[str, str], *of: Stream) -> ResetFailed:
@@ -311,3 +327,31 @@ def test_extensions_need_the_right(project: Project) -> None:
     project.files({"1_trusted.sql": "CREATE EXTENSION IF NOT EXISTS pg_trgm;"})
     assert project.apply(Stream("system", "system", as_maintenance=True), Stream("core", "core")) == ["system/1_fdw.sql"]
     assert project.rows("SELECT tableowner FROM pg_tables WHERE tablename = 'above'") == [("su",)]
+
+
+LITERALS = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="'\0"), max_size=10).map(lambda text: f"'{text}'"),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=10).map(
+        lambda text: "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    ),
+    st.text(st.characters(codec="utf-8", exclude_characters="$\0"), max_size=10).map(lambda text: f"$q${text}$q$"),
+    st.text(st.sampled_from("a;'\"$-/*"), max_size=6)
+    .filter(lambda text: "*/" not in text and "/*" not in text)
+    .map(lambda text: f"/*{text} /*;*/ */ 1"),
+    st.text(st.sampled_from("a;'\"$-/*\\"), max_size=6).map(lambda text: f"1 --{text}\n"),
+    st.sampled_from(["1", "(SELECT ';')", "'a'\n'b;'", "E'a'\n'\\';'", "U&'\\0041;'", "CASE WHEN true THEN 1 END", "1 *-- ;\n 2", "B'1'"]),
+)
+
+
+@hypothesis.given(st.lists(LITERALS, min_size=1, max_size=8))
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture], max_examples=300)
+def test_the_server_counts_the_same_statements(session: Connection, literals: list[str]) -> None:
+    """One string to the server, and our splitter: the same number of statements, and each piece gives the same value."""
+    text = " ;".join(f"SELECT {literal} AS v" for literal in literals)
+    ran = database.run_text(session, text)
+    assert (len(literals), None) == (ran.completed, ran.error)
+    pieces = sql.split(text)
+    assert len(pieces) == len(literals)
+    for literal, piece in zip(literals, pieces, strict=True):
+        alone = session.execute(f"SELECT {literal} AS v".encode()).fetchone()
+        assert session.execute(piece.text.encode()).fetchone() == alone

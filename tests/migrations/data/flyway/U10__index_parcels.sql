@@ -1,0 +1,2 @@
+DROP INDEX CONCURRENTLY parcels_label;
+DROP INDEX CONCURRENTLY parcels_state;

@@ -1,0 +1,2 @@
+CREATE TYPE parcel_state AS ENUM ('packed', 'sent');
+ALTER TABLE parcels ADD COLUMN state parcel_state NOT NULL DEFAULT 'packed';

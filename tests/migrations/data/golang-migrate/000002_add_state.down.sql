@@ -1,0 +1,2 @@
+ALTER TABLE parcels DROP COLUMN state;
+DROP TYPE parcel_state;

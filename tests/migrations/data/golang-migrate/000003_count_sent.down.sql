@@ -1,0 +1,1 @@
+DROP FUNCTION parcels_on_their_way();
