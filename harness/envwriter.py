@@ -100,7 +100,7 @@ def _merge(old: list[Line], new: Mapping[str, str]) -> str:
         else:
             parts.append(line.before + line.text)
     text = "".join(parts)
-    if text and not text.endswith(("\n", "\r")):
+    if left and text and not text.endswith(("\n", "\r")):
         text += "\n"
     return text + "".join(f"{line}\n" for line in left.values())
 

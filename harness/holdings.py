@@ -35,6 +35,15 @@ class Collected(NamedTuple):
     bytes: int
     kept: str
 
+    def line(self, *, dry_run: bool) -> str:
+        """Return what the user reads."""
+        done = [f"its server (pid {self.stopped}) {'would be' if dry_run else 'is'} stopped"] if self.stopped else []
+        if self.removed:
+            done.append(f"{self.bytes // 1_000_000} MB in {self.removed!r} {'would be' if dry_run else 'are'} deleted")
+        if self.kept:
+            done.append(f"kept: {self.kept}")
+        return f"{self.path} (port {self.port}): {'; '.join(done) or ('would be' if dry_run else 'is') + ' forgotten'}"
+
 
 def listed() -> list[Held]:
     """Return every worktree that holds a port or an external server's test/.env."""

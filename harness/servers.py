@@ -54,9 +54,6 @@ class Account(NamedTuple):
         return os.geteuid() if self.user is None else self.user
 
 
-NAMESPACE = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
-
-
 def child_environment() -> dict[str, str]:
     """Return what a server's programs get: no locale, no PG* and nothing else of the shell's."""
     shell = environment()
@@ -173,12 +170,12 @@ def ask_version(folder: Path) -> tuple[tuple[int, ...], str]:
 
 
 def choose_account(worktree: Path, folder: Path, server: Server) -> Account:
-    """Return as whom to run `server` on a data folder in `folder`: ourselves, unless we are root, whom it refuses.
+    """Return as whom to run `server` on a data folder in `folder`: ourselves, unless we are root, whom it refuses, or nameless.
 
     Root steps down to the worktree's owner or to postgres where that account reaches folder and programs as they are,
     else enters a user namespace. No account is made and no folder's mode is changed. Raises StackFailure.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and _has_name(os.geteuid()):
         return Account()
     for user, group in _accounts(worktree):
         if (
@@ -187,20 +184,41 @@ def choose_account(worktree: Path, folder: Path, server: Server) -> Account:
             and _runs(Account((), user, group), server)
         ):
             return Account((), user, group)
-    if _runs(Account(NAMESPACE), server):
-        return Account(NAMESPACE)
+    inside = Account(_namespace())
+    if _runs(inside, server):
+        return inside
     raise StackFailure(
-        f"PostgreSQL refuses to run as root, no other account reaches {str(folder)!r} and {str(server.programs)!r},"
+        f"PostgreSQL refuses to run as {'root' if os.geteuid() == 0 else 'a uid without a name'}, no other account reaches {str(folder)!r} and {str(server.programs)!r},"
         " and user namespaces are not allowed here",
         next="Run as an ordinary user, or set [stack] directory in harness.toml to a folder that the account postgres can reach.",
     )
 
 
+def _has_name(uid: int) -> bool:
+    import pwd
+
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _namespace() -> tuple[str, ...]:
+    """Return the way into a user namespace, as a uid that has a name, which initdb asks for."""
+    import pwd
+
+    uid = next((account.pw_uid for account in pwd.getpwall() if account.pw_uid), 1000)
+    return ("unshare", "--user", f"--map-user={uid}", f"--map-group={uid}")
+
+
 def _accounts(worktree: Path) -> Iterator[tuple[int, int]]:
     import pwd
 
+    if os.geteuid() != 0:
+        return
     owner = worktree.stat()
-    if owner.st_uid:
+    if owner.st_uid and _has_name(owner.st_uid):
         yield owner.st_uid, owner.st_gid
     try:
         account = pwd.getpwnam("postgres")

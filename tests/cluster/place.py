@@ -30,10 +30,12 @@ class Place(SampleRepository):
     """A worktree whose cluster is its own; its state folder may be shared with others."""
 
     def __init__(self, root: Path, state: Path, stack: str = "", *, ports: tuple[int, int] = PORTS, git: bool = False) -> None:
-        super().__init__(root, settings=settings_with(stack, ports=ports), git=git)
+        super().__init__(root, settings=settings_with(stack, ports=ports))
         self.state.rmdir()
         self.state = state
         state.mkdir(exist_ok=True)
+        if git:
+            self.git("init", "-q", "-b", "main")
         target = self.root / SCRIPT
         target.parent.mkdir(exist_ok=True)
         shutil.copy(HARNESS_ROOT / SCRIPT, target)

@@ -61,7 +61,7 @@ def listening(host: str, port: int) -> Iterator[list[bytes]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"], ids=["ipv4", "ipv6", "every ipv4", "every ipv6"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"], ids=["ipv4", "ipv6", "every ipv4", "every ipv6"])  # noqa: S104  # what a foreign program does
 def test_a_port_that_anyone_listens_on_is_not_taken(host: str, make_place: Callable[..., Place]) -> None:
     """BOOT-02: whatever family a foreign program listens on, the worktree takes the other port and sends it nothing."""
     place = make_place(ports=(18964, 18965))
