@@ -39,7 +39,28 @@ def write(path: Path, results: Sequence[PackageResult]) -> None:
     for result in results:
         if result.status != "not-run":
             document.add_testsuite(_suite(result))
-    document.update_statistics()  # type: ignore[no-untyped-call]  # junitparser's
+    _write(path, document)
+
+
+def join(path: Path, files: Sequence[Path]) -> None:
+    """Write the suites of several JUnit files to one, and read it back. Raises UsageError for a file that is none."""
+    from junitparser import JUnitXml, TestSuite
+
+    document = JUnitXml("harness")
+    for file in files:
+        try:
+            found: Any = JUnitXml.fromfile(str(file))
+        except Exception as error:
+            raise UsageError(f"{str(file)!r} is no JUnit file: {error}", next="Name files that `inv test --junit FILE` wrote.") from error
+        for suite in [found] if isinstance(found, TestSuite) else found:
+            document.add_testsuite(suite)
+    _write(path, document)
+
+
+def _write(path: Path, document: Any) -> None:
+    from junitparser import JUnitXml
+
+    document.update_statistics()
     try:
         document.write(str(path))
         JUnitXml.fromfile(str(path))

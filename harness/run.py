@@ -17,7 +17,7 @@ from harness.upkeep import Upkeep
 
 
 class Request(NamedTuple):
-    """What `inv test` is asked for; `wait` in seconds."""
+    """What `inv test` is asked for; `wait` in seconds, `shard` one machine's number, from 1, and how many there are."""
 
     packages: tuple[Package, ...]
     arguments: tuple[str, ...] = ()
@@ -29,6 +29,7 @@ class Request(NamedTuple):
     slowest: int = 0
     junit: str = ""
     html: str = ""
+    shard: tuple[int, int] | None = None
 
 
 def select(settings: Settings, *, names: Sequence[str], e2e: bool) -> tuple[Package, ...]:
@@ -102,10 +103,15 @@ def _leave(settings: Settings, request: Request, reporter: Reporter, databases: 
     folder = runner.results_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     outcome.copy = str(folder / runner.LAST)
-    outcome.document = {
+    outcome.document = document(request, reporter, databases)
+
+
+def document(request: Request, reporter: Reporter, databases: list[DatabaseReset]) -> dict[str, object]:
+    """Return the test document's own part."""
+    return {
         "databases": encode(databases),
         "pristine": request.reset,
-        "shard": None,
+        "shard": {"index": request.shard[0], "count": request.shard[1]} if request.shard else None,
         "packages": encode(reporter.results),
         "totals": totals(reporter.results),
     }

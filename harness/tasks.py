@@ -20,6 +20,7 @@ from harness.frontend import (
     wait_seconds,
 )
 from harness.stack_tasks import doctor, stack_down, stack_gc, stack_list, stack_up, status
+from harness.verdict_tasks import bisect, report_merge, verify
 
 
 @task(
@@ -64,6 +65,8 @@ def reset(
         "quiet": "Show a package's output only when it is not fine.",
         "strict": "A skip for want of the package's own variable fails the run, as it does in CI.",
         "reset": "--no-reset runs on the databases as they are; the summary then says not pristine.",
+        "shard": "Run one machine's part of the packages: I/N, I from 1.",
+        "durations": "Balance the shards by the times in this results file, the same one on each machine.",
         "slowest": "List this many of the slowest tests.",
         "junit": "Write one JUnit file of all packages.",
         "html": "Write one self-contained HTML page.",
@@ -80,6 +83,8 @@ def test(
     quiet: bool = False,
     strict: bool = False,
     reset: bool = True,
+    shard: str = "",
+    durations: str = "",
     slowest: int = 0,
     junit: str = "",
     html: str = "",
@@ -90,10 +95,15 @@ def test(
     """Reset the databases of the packages to run, then run the packages one at a time."""
     with boundary("test", json_to=json) as outcome:
         settings, shell = begin()
-        from harness import run
+        from harness import run, shards
 
+        if durations and not shard:
+            raise UsageError("--durations balances shards, and there is no --shard", next="Add --shard I/N; --slowest N lists slow tests.")
+        packages = run.select(settings, names=tuple(package), e2e=e2e)
+        share = shards.parse(shard) if shard else None
         request = run.Request(
-            packages=run.select(settings, names=tuple(package), e2e=e2e),
+            packages=shards.choose(packages, share, durations) if share else packages,
+            shard=share,
             arguments=tuple(arguments_after_dashes(sys.argv)),
             fail_fast=fail_fast,
             quiet=quiet,
@@ -141,7 +151,22 @@ def aliases(_context: Context, prefix: str = "") -> None:
 
 
 # Without `ns`, `say` and the rest: an adopting repository's own names stay its own.
-__all__ = ["aliases", "doctor", "env", "psql", "reset", "stack_down", "stack_gc", "stack_list", "stack_up", "status", "test"]
+__all__ = [
+    "aliases",
+    "bisect",
+    "doctor",
+    "env",
+    "psql",
+    "report_merge",
+    "reset",
+    "stack_down",
+    "stack_gc",
+    "stack_list",
+    "stack_up",
+    "status",
+    "test",
+    "verify",
+]
 
 
 def main() -> None:
