@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.database import quoted
@@ -100,6 +101,12 @@ def describe(connection: Connection) -> tuple[str, ...]:
         connection.execute("SET LOCAL search_path = pg_catalog")
         rows = connection.execute(_QUERY).fetchall()
     return tuple(sorted(f"{kind} {name}: {definition}" for kind, name, definition in rows))
+
+
+def differences(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return what two descriptions do not share, one line each, in order; nothing for equal schemas."""
+    found = [(line, "first") for line in set(first) - set(second)] + [(line, "second") for line in set(second) - set(first)]
+    return [f"only the {where} time: {line}" for line, where in sorted(found)]
 
 
 def watermark(connection: Connection) -> str:

@@ -135,3 +135,26 @@ def test_new_rows_are_seen(project: Project, change: str, expected: bool) -> Non
         mark = schema.watermark(connection)
         project.cluster.execute(change, database=project.name)
         assert schema.has_new_rows(connection, mark) == expected
+
+
+def test_differences_are_listed() -> None:
+    """Each line that one schema has alone, in the order of the objects."""
+    assert schema.differences(["a", "b"], ["a", "b"]) == []
+    assert schema.differences(["a", "c: 1"], ["a", "b", "c: 2"]) == [
+        "only the second time: b",
+        "only the first time: c: 1",
+        "only the second time: c: 2",
+    ]
+
+
+def test_twice_from_zero_is_the_same_and_an_accident_shows(project: Project) -> None:
+    """A migration that depends on chance makes two schemas, and the difference names the object."""
+    files = {"1_t.sql": "CREATE TABLE t(i int);"}
+    accident = "DO $$ BEGIN EXECUTE format('CREATE TABLE %I()', 'c' || clock_timestamp()); END $$;"
+    for text, expected in (("SELECT 1", 0), (accident, 2)):
+        project.files({**files, "2_x.sql": text})
+        names = [project.create_database() for _ in range(2)]
+        for name in names:
+            project.apply(name=name)
+        found = schema.differences(*(project.describe(name) for name in names))
+        assert len(found) == expected
