@@ -20,7 +20,7 @@ _STYLE = """
 body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 .lead { margin: 0; color: #555; } .bad { color: #b3261e; } .good { color: #2e7d4f; }
-.row { display: grid; grid-template-columns: 16rem 1fr 6rem; gap: .75rem; align-items: center; padding: .15rem 0; }
+.row { display: grid; grid-template-columns: 16rem 1fr 9rem; gap: .75rem; align-items: center; padding: .15rem 0; }
 .row a, .row span { overflow-wrap: anywhere; } .lane { position: relative; height: 1.1rem; background: #f1f2f4; border-radius: 3px; }
 .bar { position: absolute; top: 0; bottom: 0; min-width: 3px; border-radius: 3px; }
 .time { text-align: right; font-variant-numeric: tabular-nums; color: #555; }
@@ -72,9 +72,10 @@ def _time_line(results: Sequence[PackageResult], started: float) -> Iterable[str
         left, width = 100 * (result.started - started) / whole, 100 * result.seconds / whole
         colour = _COLOURS.get(result.status, _BAD) if result.fine or result.status == "not-run" else _BAD
         bar = f'<div class=bar style="left:{min(left, 99.5):.2f}%;width:{width:.2f}%;background:{colour}"></div>'
-        name = f"<a href=#package-{number}>{escape(result.package)}</a>" if not result.fine else f"<span>{escape(result.package)}</span>"
+        is_told = not result.fine and result.status != "not-run"
+        name = f"<a href=#package-{number}>{escape(result.package)}</a>" if is_told else f"<span>{escape(result.package)}</span>"
         title = escape(result_line(result), quote=True)
-        yield f'<div class=row title="{title}">{name}<div class=lane>{bar}</div><span class=time>{escape(result.status)}<br>{seconds(result.seconds)}</span></div>'
+        yield f'<div class=row title="{title}">{name}<div class=lane>{bar}</div><span class=time>{escape(result.status)} {seconds(result.seconds)}</span></div>'
 
 
 def _failures(results: Sequence[PackageResult]) -> Iterable[str]:
