@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import attributes, database, obstacles, streams, templates
@@ -13,7 +14,7 @@ from harness.clearance import Clearance
 from harness.crew import Crew
 from harness.database import DatabaseRow, failing_as, literal, quoted
 from harness.errors import HarnessError, ResetFailed
-from harness.guard import Proof
+from harness.guard import Proof, prove
 from harness.obstacles import Obstacle
 from harness.results import DatabaseReset, EndedSession
 from harness.targets import REPLACES, SafeTarget, Stamp, read_stamp
@@ -31,7 +32,10 @@ FULL = ("53", "57", "08")
 
 
 class Order(NamedTuple):
-    """What a reset is asked for: the targets and how they are built."""
+    """What a reset is asked for: the targets and how they are built.
+
+    With a `salt` templates are this run's own: made from zero the first time, and used by no other run.
+    """
 
     proof: Proof
     targets: tuple[SafeTarget, ...]
@@ -41,6 +45,7 @@ class Order(NamedTuple):
     own_cluster: bool
     fresh: bool
     createdb: bool
+    salt: str = ""
 
 
 class _Work:
@@ -53,7 +58,7 @@ class _Work:
         self.clearance = Clearance(connection, self.recipes, self.databases, order.proof.server.role, say)
         self.warm = {recipe.target.role: not order.fresh and templates.is_usable(recipe, self.databases) for recipe in self.recipes}
         self.migrations = dict.fromkeys(self.warm, 0)
-        self.guises: dict[str, Guise] = {}
+        self.guises: list[Guise] = []
         self.wanted: dict[str, attributes.Attributes] = {}
         self.ended: dict[str, list[EndedSession]] = {role: [] for role in self.warm}
         self.old: dict[str, int] = {}
@@ -92,7 +97,7 @@ def _reset(work: _Work, crew: Crew) -> None:
     _check(work, crew)
     work.lap("checks")
     try:
-        crew.run([partial(_make, work, recipe) for recipe in work.recipes], on_interrupt=partial(_end_migrations, work))
+        _make_all(work, crew)
         work.lap("build")
         _swap(work)
         work.lap("swap")
@@ -109,7 +114,9 @@ def _recipe(order: Order, target: SafeTarget) -> Recipe:
     root, env, server = str(order.proof.settings.root), order.proof.env, order.proof.server
     maintenance = env.dsn("maintenance")
     context = templates.context(server, target, maintenance, worktree=root, own_cluster=order.own_cluster)
-    fingerprint = streams.fingerprint(order.plan, context)
+    fingerprint = streams.fingerprint(order.plan, [*context, order.salt] if order.salt else context)
+    if order.salt and fingerprint is None:
+        fingerprint = sha256(f"{order.salt} {target.role}".encode()).hexdigest()
     stamp = Stamp(target.role, order.repository, root, fingerprint or UNCACHED, time.time())
     application = env.dsns.get("application")
     return Recipe(target, maintenance, application, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
@@ -126,20 +133,51 @@ def _check(work: _Work, crew: Crew) -> None:
         clearance.sweep(recipe)
 
 
+def _make_all(work: _Work, crew: Crew) -> None:
+    """Clone or migrate every target's next database; at once, unless streams may act on databases under their literal names."""
+    end = partial(_end_migrations, work)
+    if all(work.warm.values()) or not templates.may_name_it(work.order.plan):
+        crew.run([partial(_make, work, recipe) for recipe in work.recipes], on_interrupt=end)
+        return
+    work.warm = dict.fromkeys(work.warm, False)
+    with failing_as("what the migrations do to databases under their literal names cannot be carried over"):
+        for recipe in work.recipes:
+            templates.lay(work.connection, recipe)
+            work.guises.append(Guise(work.connection, recipe, exists=recipe.name in work.databases))
+        for recipe, guise in zip(work.recipes, work.guises, strict=True):
+            guise.put_on(work.connection)
+            _fill(work, recipe, work.connection)
+            guise.carry_over(work.connection)
+        while work.guises:
+            work.guises[-1].remove(work.connection)
+            work.guises.pop()
+    crew.run([partial(_publish, work, recipe) for recipe in work.recipes], on_interrupt=end)
+
+
 def _make(work: _Work, recipe: Recipe, connection: Connection) -> None:
-    role = recipe.target.role
-    if work.warm[role] and _clone(work, recipe, connection):
+    if work.warm[recipe.target.role] and _clone(work, recipe, connection):
         templates.touch(connection, recipe, work.databases)
         return
-    work.migrations[role] = templates.build(connection, recipe, exists=recipe.name in work.databases, guises=work.guises)
+    templates.lay(connection, recipe)
+    _fill(work, recipe, connection)
+    _publish(work, recipe, connection)
+
+
+def _fill(work: _Work, recipe: Recipe, connection: Connection) -> None:
+    work.migrations[recipe.target.role] = templates.fill(recipe)
     for obstacle in obstacles.ask(connection, [recipe.new]):
         if obstacle.kind != "session":
             raise _left_by_migrations(obstacle)
-    if recipe.fingerprint and not work.order.fresh:
-        templates.publish(connection, recipe, work.databases)
-        with failing_as(f"template {recipe.template!r} cannot be cloned for {recipe.name!r}"):
-            templates.clone(connection, recipe)
-        work.wanted[role] = attributes.capture(connection, [recipe.template])[recipe.template]
+
+
+def _publish(work: _Work, recipe: Recipe, connection: Connection) -> None:
+    """Keep what was built as a template, and clone that; a fresh or uncachable one becomes the database itself."""
+    if not recipe.fingerprint or work.order.fresh:
+        return
+    templates.publish(connection, recipe, work.databases)
+    with failing_as(f"template {recipe.template!r} cannot be cloned for {recipe.name!r}"):
+        templates.clone(connection, recipe)
+    work.wanted[recipe.target.role] = attributes.capture(connection, [recipe.template])[recipe.template]
 
 
 def _clone(work: _Work, recipe: Recipe, connection: Connection) -> bool:
@@ -222,6 +260,10 @@ def _drop_old(work: _Work, recipe: Recipe, connection: Connection) -> None:
         obstacles.drop_closed(connection, recipe.old, work.old[recipe.name])
     for row in templates.superfluous(recipe, work.databases):
         obstacles.drop(connection, row)
+    _drop_made_by_role(work, recipe, connection)
+
+
+def _drop_made_by_role(work: _Work, recipe: Recipe, connection: Connection) -> None:
     if work.order.createdb and work.order.own_cluster:
         named = {dsn.name for dsn in work.order.proof.env.dsns.values()} | {protected.dsn.name for protected in work.order.proof.protected}
         for row in work.databases.values():
@@ -231,10 +273,11 @@ def _drop_old(work: _Work, recipe: Recipe, connection: Connection) -> None:
 
 def _clean_up(work: _Work) -> None:
     """After a failure: nothing half-made stays, and the previous databases are as they were, open again."""
-    for guise in work.guises.values():
+    for guise in work.guises:
         guise.remove(work.connection)
     work.databases.clear()
     work.databases.update(database.ask_databases(work.connection))
+    work.clearance.check(name for recipe in work.recipes for name in (recipe.new, recipe.old))
     for recipe in work.recipes:
         work.clearance.sweep(recipe)
         row = work.databases.get(recipe.name)
@@ -280,3 +323,51 @@ def stamp(connection: Connection, target: SafeTarget, *, worktree: str, reposito
     text = Stamp(target.role, repository, worktree, ADOPTED, time.time()).text()
     with failing_as(f"database {target.dsn.name!r} cannot be stamped"):
         connection.execute(f"COMMENT ON DATABASE {quoted(target.dsn.name)} IS {literal(text)}".encode())
+
+
+class Spare:
+    """The next database of one target: built while the present one is in use, and given its name when that is over.
+
+    Works on `connection` alone, which is no other's; the run's own holds the lock of the target.
+    """
+
+    def __init__(self, connection: Connection, order: Order, say: Callable[[str], None]) -> None:
+        self._connection, self._order, self._say = connection, order, say
+        self._work: _Work | None = None
+
+    def prepare(self) -> None:
+        """Drop what the last `publish` replaced, and build the next one aside; nothing is asked of, or done to, the present one."""
+        self.clear()
+        proof = self._order.proof._replace(databases=database.ask_databases(self._connection))
+        targets = tuple(prove(proof, target.role) for target in self._order.targets)
+        self._work = _Work(self._connection, self._order._replace(proof=proof, targets=targets), self._say)
+        for recipe in self._work.recipes:
+            _make(self._work, recipe, self._connection)
+
+    def publish(self) -> None:
+        """Let the name lead to the database that was built."""
+        if self._work is not None:
+            _swap(self._work)
+            if self._order.createdb:
+                self._work.databases.update(database.ask_databases(self._connection))
+                for recipe in self._work.recipes:
+                    _drop_made_by_role(self._work, recipe, self._connection)
+
+    def clear(self) -> None:
+        """Drop what stands beside the present database."""
+        if self._work is None:
+            return
+        work, self._work = self._work, None
+        work.databases.clear()
+        work.databases.update(database.ask_databases(self._connection))
+        for recipe in work.recipes:
+            work.clearance.check((recipe.new, recipe.old))
+            work.clearance.sweep(recipe)
+
+    def close(self) -> None:
+        """Drop what stands beside the present database, and the templates of this run alone."""
+        self.clear()
+        if self._order.salt:
+            found = database.ask_databases(self._connection)
+            for name in {_recipe(self._order, target).template for target in self._order.targets} & found.keys():
+                obstacles.drop(self._connection, found[name])

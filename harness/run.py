@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from secrets import token_hex
 from typing import NamedTuple
 
-from harness import junit, page, report, runner, session
+from harness import junit, page, report, runner, session, streams
 from harness.errors import Outcome, UsageError
 from harness.packages import check_serial
 from harness.report import Reporter
@@ -22,6 +24,7 @@ class Request(NamedTuple):
     packages: tuple[Package, ...]
     arguments: tuple[str, ...] = ()
     fail_fast: bool = False
+    isolate: bool = False
     quiet: bool = False
     strict: bool = False
     reset: bool = True
@@ -60,9 +63,11 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     reporter = Reporter(shell=shell, expected=runner.expected_seconds(settings), quiet=request.quiet)
     roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
     with session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened:
-        databases = _prepare(opened, request, reporter)
+        # In CI, and for commands whose inputs are unknown, no template is used: with this each run has its own.
+        salt = token_hex(8) if request.isolate and (is_ci(shell) or streams.fingerprint(opened.plan, []) is None) else ""
+        databases = _prepare(opened, request, reporter, salt)
         try:
-            run_once(opened, request, reporter)
+            run_once(opened, request, reporter, salt=salt)
             if not session.still_holds(opened):
                 reporter.doubt("the session that held the databases' locks was lost")
         finally:
@@ -71,28 +76,31 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     outcome.exit = exit_code(reporter.results)
 
 
-def run_once(opened: Opened, request: Request, reporter: Reporter) -> list[PackageResult]:
+def run_once(opened: Opened, request: Request, reporter: Reporter, *, salt: str = "") -> list[PackageResult]:
     """Run the packages on the databases as they are, and look at what each leaves behind; raises what `run_packages` raises."""
     upkeep = Upkeep(opened, reporter)
-    return runner.run_packages(
-        opened.settings,
-        request.packages,
-        opened.env,
-        shell=opened.shell,
-        reporter=reporter,
-        arguments=request.arguments,
-        fail_fast=request.fail_fast,
-        quiet=request.quiet,
-        strict=request.strict,
-        after=upkeep.after,
-    )
+    isolation = upkeep.isolating(opened, request.packages, salt=salt) if request.isolate else nullcontext()
+    with isolation:
+        return runner.run_packages(
+            opened.settings,
+            request.packages,
+            opened.env,
+            shell=opened.shell,
+            reporter=reporter,
+            arguments=request.arguments,
+            fail_fast=request.fail_fast,
+            quiet=request.quiet,
+            strict=request.strict,
+            before=upkeep.before,
+            after=upkeep.after,
+        )
 
 
-def _prepare(opened: Opened, request: Request, reporter: Reporter) -> list[DatabaseReset]:
+def _prepare(opened: Opened, request: Request, reporter: Reporter, salt: str) -> list[DatabaseReset]:
     if not request.reset:
         session.prove_complete(opened)
         return []
-    databases = session.make_pristine(opened, fresh=is_ci(opened.shell), say=reporter.say)
+    databases = session.make_pristine(opened, fresh=is_ci(opened.shell) and not salt, say=reporter.say, salt=salt)
     for line in report.reset_lines(databases):
         reporter.say(line)
     return databases

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import cluster, database, envfile, guard, lock, obstacles, reset, streams, worktree
-from harness.errors import ResetFailed, UsageError
+from harness.crew import worker_key
+from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
 from harness.settings import ENV_FILE, Settings
 from harness.targets import Dsn, SafeTarget
@@ -85,21 +86,42 @@ def renewed(run: Opened) -> Opened:
     return run._replace(proof=proof, targets=tuple(guard.prove(proof, each.role) for each in run.targets))
 
 
-def make_pristine(run: Opened, *, fresh: bool, say: Say) -> list[DatabaseReset]:
+def make_pristine(run: Opened, *, fresh: bool, say: Say, salt: str = "") -> list[DatabaseReset]:
     """Reset the databases that `run` holds, and say what was in the way; ResetFailed when they changed since they were proven."""
-    order = reset.Order(
+    databases = reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), say=say)
+    lock.sign(run.connection, run.settings.root)
+    return databases
+
+
+def _order(run: Opened, targets: Sequence[SafeTarget], *, fresh: bool, salt: str) -> reset.Order:
+    return reset.Order(
         proof=run.proof,
-        targets=run.targets,
+        targets=tuple(targets),
         plan=run.plan,
         shell=run.shell,
         repository=worktree.repository(run.settings.root),
         own_cluster=run.own_cluster,
         fresh=fresh,
         createdb=run.settings.stack.createdb,
+        salt=salt,
     )
-    databases = reset.reset(run.connection, order, say=say)
-    lock.sign(run.connection, run.settings.root)
-    return databases
+
+
+@contextmanager
+def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Connection, reset.Spare]]:
+    """Open a session for the next databases of `role`; whatever stands beside the present one at the end is dropped."""
+    target = next(target for target in run.targets if target.role == role)
+    with database.connect(run.env.dsn("maintenance"), purpose="reset") as connection:
+        # The next reset waits for what this session is at, should we be killed.
+        connection.execute(f"SELECT pg_try_advisory_lock({worker_key(target.dsn.name)})".encode())
+        found = reset.Spare(connection, _order(run, [target], fresh=False, salt=salt), say)
+        try:
+            yield connection, found
+        except BaseException:
+            with suppress(database.Error, HarnessError):
+                found.close()
+            raise
+        found.close()
 
 
 def adopt(run: Opened, name: str, *, say: Say) -> Opened:

@@ -65,6 +65,7 @@ def reset(
         "quiet": "Show a package's output only when it is not fine.",
         "strict": "A skip for want of the package's own variable fails the run, as it does in CI.",
         "reset": "--no-reset runs on the databases as they are; the summary then says not pristine.",
+        "isolate": "Give every package pristine databases, made while the one before runs.",
         "shard": "Run one machine's part of the packages: I/N, I from 1.",
         "durations": "Balance the shards by the times in this results file, the same one on each machine.",
         "slowest": "List this many of the slowest tests.",
@@ -83,6 +84,7 @@ def test(
     quiet: bool = False,
     strict: bool = False,
     reset: bool = True,
+    isolate: bool = False,
     shard: str = "",
     durations: str = "",
     slowest: int = 0,
@@ -97,6 +99,8 @@ def test(
         settings, shell = begin()
         from harness import run, shards
 
+        if isolate and not reset:
+            raise UsageError("--isolate gives every package pristine databases, and --no-reset keeps them", next="Give one of the two.")
         if durations and not shard:
             raise UsageError("--durations balances shards, and there is no --shard", next="Add --shard I/N; --slowest N lists slow tests.")
         packages = run.select(settings, names=tuple(package), e2e=e2e)
@@ -106,6 +110,7 @@ def test(
             shard=share,
             arguments=tuple(arguments_after_dashes(sys.argv)),
             fail_fast=fail_fast,
+            isolate=isolate,
             quiet=quiet,
             strict=strict,
             reset=reset,

@@ -1,7 +1,14 @@
-"""What is done around each package of a run: what it left behind is looked at."""
+"""What is done around each package of a run: a pristine database where one is asked for, and a look at what was left behind."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from harness import database, session
 from harness.report import Reporter
 from harness.residue import Residue
 from harness.results import PackageResult
@@ -9,20 +16,47 @@ from harness.session import Opened
 from harness.settings import Package
 from harness.watch import Watch
 
+if TYPE_CHECKING:
+    from harness.database import Connection
+    from harness.reset import Spare
+
+PATIENCE = 0.05
+"""Seconds between two attempts to cancel what an interrupted clone is at."""
+
 
 class Upkeep:
-    """Watches the databases that `run` holds, pristine as they are now, over the packages of one run."""
+    """The hooks of one run over the databases that `run` holds, pristine as they are now."""
 
     def __init__(self, run: Opened, reporter: Reporter) -> None:
         self._policy = run.settings.run.residue
         self._reporter = reporter
         self._names = {target.role: target.dsn.name for target in run.targets}
         self._watches: dict[str, Watch] = {}
+        self._isolations: dict[str, _Isolation] = {}
         for target in run.targets if self._policy != "off" else ():
             # An ordinary maintenance role may be shut out where the owner is not.
             dsn = run.env.dsn("maintenance").at(target.dsn.name) if run.proof.server.superuser else target.dsn
             self._watches[target.role] = Watch(dsn, target.dsn.user, shared=not run.own_cluster)
             self._watches[target.role].begin()
+
+    @contextmanager
+    def isolating(self, run: Opened, packages: Sequence[Package], *, salt: str) -> Iterator[None]:
+        """Give each package a pristine database of its own; the next one is made while a package runs."""
+        numbers = Counter(package.role for package in packages)
+        with ExitStack() as stack:
+            for role, number in numbers.items():
+                connection, spare = stack.enter_context(session.spare(run, role, salt=salt, say=self._reporter.say))
+                self._isolations[role] = _Isolation(connection, spare, number)
+                stack.callback(self._isolations[role].stop)
+            yield
+
+    def before(self, package: Package) -> None:
+        """Put a pristine database in place of the one that an earlier package used."""
+        isolation = self._isolations.get(package.role)
+        if isolation and isolation.renew() and package.role in self._watches:
+            self._watches[package.role].renew()
+        if isolation:
+            isolation.start()
 
     def after(self, package: Package, result: PackageResult) -> PackageResult:
         """Look at what the package left; tell it, and let the package fail for it, as harness.toml says."""
@@ -37,6 +71,49 @@ class Upkeep:
         if self._policy == "fail" and result.status in ("passed", "skipped", "empty"):
             return result._replace(status="failed", detail=f"left behind: {residue.summary}")
         return result
+
+
+class _Isolation:
+    """The pristine databases of one class, each made in a thread of its own while a package runs."""
+
+    def __init__(self, connection: Connection, spare: Spare, packages: int) -> None:
+        self._connection, self._spare, self._left = connection, spare, packages
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin with the next database, if a package may come that needs it."""
+        self._left -= 1
+        if self._left > 0:
+            self._thread = threading.Thread(target=self._prepare)
+            self._thread.start()
+
+    def _prepare(self) -> None:
+        try:
+            self._spare.prepare()
+        except BaseException as error:  # noqa: BLE001  # raised again in the main thread
+            self._failure = error
+
+    def renew(self) -> bool:
+        """Put the next database in place; False for the first package, whose database is pristine already."""
+        if self._thread is None:
+            return False
+        self._thread.join()
+        self._thread = None
+        if self._failure:
+            raise self._failure
+        self._spare.publish()
+        return True
+
+    def stop(self) -> None:
+        """Cancel what is being made, after a signal or a failure, and wait for its end."""
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(PATIENCE)
+            if self._thread.is_alive():
+                try:
+                    self._connection.cancel_safe()
+                except database.Error:
+                    continue
 
 
 def residue_of(result: PackageResult) -> Residue | None:
