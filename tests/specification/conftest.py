@@ -43,7 +43,7 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="session")
 def first_run(mission: Mission) -> Ran:
     """Run the whole suite, while nothing else happens."""
-    document = mission.document("test", "--e2e", env=mission.watch())
+    document = mission.document("test", "--e2e", code=None, env=mission.watch())
     return Ran(document, mission.observed())
 
 
@@ -69,7 +69,7 @@ def live_run(mission: Mission) -> LiveRun:
         session.execute("INSERT INTO work SELECT 'before' FROM platform.organisations WHERE slug = 'apollo'")
         mission.harness("reset", "--fresh").expect(0)
         session.execute("INSERT INTO work SELECT 'between' FROM platform.organisations WHERE slug = 'apollo'")
-        document = mission.document("test", "--e2e", env=mission.watch())
+        document = mission.document("test", "--e2e", code=None, env=mission.watch())
         session.execute("INSERT INTO work SELECT 'after' FROM platform.organisations WHERE slug = 'apollo'")
         state = (oid, mission.oids()["hangar"]), (before, rows(url)), (rounds, mission.rounds())
         steps = session.execute("SELECT step FROM work").fetchall()

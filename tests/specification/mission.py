@@ -91,11 +91,12 @@ class Mission(SampleRepository):
         """Run the console command to its end."""
         return self.run(*arguments, command="harness", env=env, timeout=timeout)
 
-    def document(self, *arguments: str, code: int = 0, env: Mapping[str, str | None] | None = None) -> dict[str, Any]:
-        """Run the console command with --json, assert its exit code, and return the document."""
+    def document(self, *arguments: str, code: int | None = 0, env: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+        """Run the console command with --json, assert its exit code (None: whatever it is), and return the document."""
         path = self.folder / f"{self.root.name}.json"
         options, dashes = (arguments.index("--"), arguments[arguments.index("--") :]) if "--" in arguments else (len(arguments), ())
-        self.harness(*arguments[:options], "--json", str(path), *dashes, env=env).expect(code)
+        done = self.harness(*arguments[:options], "--json", str(path), *dashes, env=env)
+        done.expect(done.returncode if code is None else code)
         document: dict[str, Any] = json.loads(path.read_text())
         return document
 
