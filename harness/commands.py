@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OUTPUT = 2000
 """Characters of a failed command's output that are shown: the last ones."""
-_PLACEHOLDER = re.compile(r"\{(?:url(?::([A-Za-z][A-Za-z0-9+.-]*))?|(host|port|user|password|name))\}")
+_PLACEHOLDER = r"\{(?:url(?::([A-Za-z][A-Za-z0-9+.-]*))?|(host|port|user|password|name))\}"
 
 
 class Input(NamedTuple):
@@ -70,7 +70,7 @@ def expand(value: str, dsn: Dsn) -> str:
             return str(getattr(dsn, match[2])) if match[2] != "host" else dsn.host or dsn.hostaddr
         return dsn.url(match[1] or "postgresql")
 
-    return _PLACEHOLDER.sub(fill, value)
+    return re.sub(_PLACEHOLDER, fill, value)
 
 
 def environment(surroundings: Surroundings, stream: Stream, dsn: Dsn) -> dict[str, str]:

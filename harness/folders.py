@@ -11,9 +11,9 @@ from typing import NamedTuple
 from harness.errors import UsageError
 from harness.scripts import File
 
-_NUMBERED = re.compile(r"([0-9]+).*", re.DOTALL)
-_VERSIONED = re.compile(r"V([0-9]+(?:[._][0-9]+)*)__.*", re.DOTALL)
-_DOWN = re.compile(r"[0-9]+.*\.down\.sql|U[0-9]+(?:[._][0-9]+)*__.*\.sql", re.IGNORECASE | re.DOTALL)
+_NUMBERED = r"(?s)([0-9]+).*"
+_VERSIONED = r"(?s)V([0-9]+(?:[._][0-9]+)*)__.*"
+_DOWN = r"(?is)[0-9]+.*\.down\.sql|U[0-9]+(?:[._][0-9]+)*__.*\.sql"
 
 
 class Folder(NamedTuple):
@@ -61,22 +61,22 @@ def _why_skipped(name: str, *, is_folder: bool) -> str | None:
         return "an editor's leftover" if like_sql else ""
     if is_folder:
         return "" if name == "__pycache__" else None
-    if _DOWN.fullmatch(name):
+    if re.fullmatch(_DOWN, name):
         return "it leads down"
     if is_sql:
         return None
     if like_sql:
         return "an editor's leftover or a copy: its name does not end in .sql"
-    return "its name does not end in .sql" if _NUMBERED.fullmatch(name) else ""
+    return "its name does not end in .sql" if re.fullmatch(_NUMBERED, name) else ""
 
 
 def _number(stream: str, folder: Path, name: str, *, is_folder: bool) -> tuple[int, ...]:
     if is_folder:
         raise UsageError(f"stream {stream!r}: {folder / name} is a folder", next="Move it out: a stream's files lie in one folder.")
-    match = _NUMBERED.fullmatch(name)
+    match = re.fullmatch(_NUMBERED, name)
     if match:
         return (int(match[1]),)
-    match = _VERSIONED.fullmatch(name)
+    match = re.fullmatch(_VERSIONED, name)
     if match is None:
         raise UsageError(f"stream {stream!r}: {folder / name} has no number", next="Name it NNNN_name.sql, or move it out of the folder.")
     parts = [int(part) for part in re.split("[._]", match[1])]

@@ -7,15 +7,13 @@ import re
 from harness.sql import MARK
 
 _ROLES = "Roles belong to the cluster and survive the drop of a database"
-_MENTIONS_ROLE = re.compile(r"\b(?:CREATE|ALTER|DROP)\s+(?:ROLE|USER|GROUP)\b", re.IGNORECASE)
-_NAMES_ROLE = re.compile(
-    r"\b(?:(?:CREATE|ALTER|DROP)\s+(?:ROLE|USER|GROUP)|OWNER\s+TO|GRANT|REVOKE|FOR\s+ROLE|SET\s+ROLE|AUTHORIZATION)\b", re.IGNORECASE
-)
-_EXTENSION = re.compile(r"\bCREATE\s+EXTENSION\s+(?:IF\s+NOT\s+EXISTS\s+)?\"?([^\s\";]+)", re.IGNORECASE)
-_WHOLE_DATABASE = re.compile(r"(?:CREATE|DROP)\s+(?:DATABASE|TABLESPACE)\b", re.IGNORECASE)
-_CONCURRENTLY = re.compile(r"\bINDEX\s+CONCURRENTLY\b", re.IGNORECASE)
+_MENTIONS_ROLE = r"(?i)\b(?:CREATE|ALTER|DROP)\s+(?:ROLE|USER|GROUP)\b"
+_NAMES_ROLE = r"(?i)\b(?:(?:CREATE|ALTER|DROP)\s+(?:ROLE|USER|GROUP)|OWNER\s+TO|GRANT|REVOKE|FOR\s+ROLE|SET\s+ROLE|AUTHORIZATION)\b"
+_EXTENSION = r"(?i)\bCREATE\s+EXTENSION\s+(?:IF\s+NOT\s+EXISTS\s+)?\"?([^\s\";]+)"
+_WHOLE_DATABASE = r"(?i)(?:CREATE|DROP)\s+(?:DATABASE|TABLESPACE)\b"
+_CONCURRENTLY = r"(?i)\bINDEX\s+CONCURRENTLY\b"
 
-_HINTS: tuple[tuple[tuple[str, ...], re.Pattern[str] | None, str], ...] = (
+_HINTS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
     (("25001",), _WHOLE_DATABASE, "Take it out: a stream makes what is inside one database."),
     (
         ("25001", "2D000"),
@@ -126,12 +124,12 @@ def missing_extension(name: str, major: int | str) -> str:
 
 def advice(sqlstate: str, statement: str, *, without_transaction: bool) -> str:
     """Return the next step for an error of a migration file."""
-    extension = _EXTENSION.search(statement)
+    extension = re.search(_EXTENSION, statement)
     if sqlstate in ("0A000", "58P01") and extension:
         return f"This server lacks the extension {extension[1]!r}. {missing_extension(extension[1], '<major>')}"
     if sqlstate == "42501" and extension:
         return f'The extension {extension[1]!r} takes a superuser: put it into a stream of its own with `as = "maintenance"`.'
-    if _CONCURRENTLY.search(statement) and without_transaction:
+    if re.search(_CONCURRENTLY, statement) and without_transaction:
         return "Drop the invalid index that it left where this database is kept, mend the file and run the command again."
     known = _known(sqlstate, statement)
     if known:
@@ -146,6 +144,6 @@ def advice(sqlstate: str, statement: str, *, without_transaction: bool) -> str:
 
 def _known(sqlstate: str, statement: str) -> str:
     for states, concerned, advice_for_it in _HINTS:
-        if sqlstate in states and (concerned is None or concerned.search(statement)):
+        if sqlstate in states and (concerned is None or re.search(concerned, statement)):
             return advice_for_it
     return ""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 300
 """Characters of a statement that a message shows."""
-_SECRET = re.compile(r"(\bPASSWORD\s+)(E?'(?:[^']|'')*')", re.IGNORECASE)
+_SHIELDED = r"(?i)(\bPASSWORD\s+)(E?'(?:[^']|'')*')"
 
 
 class File(NamedTuple):
@@ -118,7 +118,7 @@ def _stop_at_error(file: File, ran: Ran, statement: sql.Statement | None, base: 
 
 
 def _shown(statement: str) -> str:
-    text = " ".join(_SECRET.sub(r"\1'***'", statement).split())
+    text = " ".join(re.sub(_SHIELDED, r"\1'***'", statement).split())
     return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 
@@ -126,9 +126,9 @@ _CLEAN = """CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE 
 DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES; """
 """What DISCARD ALL does, in a form that may share one string with what follows it."""
 _ENCODING = "SET client_encoding = 'UTF8'; "
-_FOR_NEW_SESSIONS = re.compile(r"\bALTER\s+(?:DATABASE|ROLE|USER|SYSTEM)\b|\bLOAD\s+E?'", re.IGNORECASE)
+_FOR_NEW_SESSIONS = r"(?i)\bALTER\s+(?:DATABASE|ROLE|USER|SYSTEM)\b|\bLOAD\s+E?'"
 """What only a new session sees, or what a session never forgets."""
-_CUSTOM_SETTING = re.compile(r"\bset_config\s*\(\s*(?!'\w+'\s*,)|\bSET\s+(?:(?:SESSION|LOCAL)\s+)?\"?\w+\"?\.", re.IGNORECASE)
+_CUSTOM_SETTING = r"(?i)\bset_config\s*\(\s*(?!'\w+'\s*,)|\bSET\s+(?:(?:SESSION|LOCAL)\s+)?\"?\w+\"?\."
 """Makes a setting with a dot in its name, of which a reset leaves an empty one behind."""
 
 
@@ -165,8 +165,8 @@ class Sessions:
     def used(self, text: str) -> None:
         """Say that `text` ran: sessions that could not be cleaned of it are closed."""
         self._used.update(self._open)
-        self._always_renew = self._always_renew or _CUSTOM_SETTING.search(text) is not None
-        if self._always_renew or _FOR_NEW_SESSIONS.search(text):
+        self._always_renew = self._always_renew or re.search(_CUSTOM_SETTING, text) is not None
+        if self._always_renew or re.search(_FOR_NEW_SESSIONS, text):
             self.close()
 
     def close(self) -> None:

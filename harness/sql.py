@@ -13,8 +13,8 @@ from typing import NamedTuple
 MARK = "-- harness: no-transaction"
 """The line with which a file asks to run statement by statement, each in a transaction of its own."""
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+)
+# Patterns stay uncompiled until a text is read: a reset that copies its template reads none.
+_LEXEME = r"""(?xs)(?P<space>\s+)
       | (?P<line>--[^\r\n]*)
       | (?P<block>/\*)
       | (?P<escape>[eE]')
@@ -27,23 +27,21 @@ _TOKEN = re.compile(
       | (?P<close>\))
       | (?P<end>;)
       | (?P<meta>\\[^\r\n]*)
-      | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPE_END = re.compile(r"\\.|''|'(?:(?:[ \t\f\v]|--[^\r\n]*)*[\r\n](?:\s|--[^\r\n]*[\r\n])*')?", re.DOTALL)
+      | (?P<other>.)"""
+_ESCAPE_END = r"(?s)\\.|''|'(?:(?:[ \t\f\v]|--[^\r\n]*)*[\r\n](?:\s|--[^\r\n]*[\r\n])*')?"
 """What matters inside an E'' string: an escape, its end, or its continuation on a later line."""
-_COMMENT = re.compile(r"/\*|\*/")
-_COPY_END = re.compile(r"^\\\.\r?$", re.MULTILINE)
-_SECTION = re.compile(r"--\s*(?:migrate:|\+goose\s+|\+migrate\s+)(up|down)\b(.*)", re.IGNORECASE | re.DOTALL)
-_WITHOUT_TRANSACTION = re.compile(
-    r"--\s*(?:\+goose\s+no\s+transaction|(?:migrate:up|\+migrate\s+up)\b.*(?:transaction\s*:\s*false|notransaction).*)\s*", re.IGNORECASE
+_COMMENT = r"/\*|\*/"
+_COPY_END = r"(?m)^\\\.\r?$"
+_SECTION = r"(?is)--\s*(?:migrate:|\+goose\s+|\+migrate\s+)(up|down)\b(.*)"
+_WITHOUT_TRANSACTION = (
+    r"(?i)--\s*(?:\+goose\s+no\s+transaction|(?:migrate:up|\+migrate\s+up)\b.*(?:transaction\s*:\s*false|notransaction).*)\s*"
 )
-_HARNESS_MARK = re.compile(r"--\s*harness\s*:\s*(.*?)\s*", re.IGNORECASE)
-_STRINGS_OFF = re.compile(r"SET\s+(?:SESSION\s+|LOCAL\s+)?standard_conforming_strings\s*(?:=|TO)\s*'?(off|on)\b", re.IGNORECASE)
-_CHAIN = re.compile(r"\bAND\s+CHAIN\b", re.IGNORECASE)
-_TO_SAVEPOINT = re.compile(r"\S+\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b|\S+\s+PREPARED\b", re.IGNORECASE)
-_FROM_STDIN = re.compile(r"\bFROM\s+STDIN\b", re.IGNORECASE)
-_TO_STDOUT = re.compile(r"\bTO\s+STDOUT\b", re.IGNORECASE)
+_HARNESS_MARK = r"(?i)--\s*harness\s*:\s*(.*?)\s*"
+_STRINGS_OFF = r"(?i)SET\s+(?:SESSION\s+|LOCAL\s+)?standard_conforming_strings\s*(?:=|TO)\s*'?(off|on)\b"
+_CHAIN = r"(?i)\bAND\s+CHAIN\b"
+_TO_SAVEPOINT = r"(?i)\S+\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b|\S+\s+PREPARED\b"
+_FROM_STDIN = r"(?i)\bFROM\s+STDIN\b"
+_TO_STDOUT = r"(?i)\bTO\s+STDOUT\b"
 _HEAD = 5
 """First words that are kept of a statement: CREATE OR REPLACE FUNCTION f needs four, CREATE EXTENSION IF NOT EXISTS five."""
 
@@ -124,13 +122,13 @@ def extensions(text: str) -> list[tuple[str, int]]:
     found = []
     for statement in split(text):
         if statement.words[:2] == ("CREATE", "EXTENSION"):
-            match = _EXTENSION.match(statement.text)
+            match = re.match(_EXTENSION, statement.text)
             if match:
                 found.append(((match[1] or "").replace('""', '"') or match[2].lower(), statement.start))
     return found
 
 
-_EXTENSION = re.compile(r'CREATE\s+EXTENSION\s+(?:IF\s+NOT\s+EXISTS\s+)?(?:"((?:[^"]|"")+)"|([^\s";]+))', re.IGNORECASE)
+_EXTENSION = r'(?i)CREATE\s+EXTENSION\s+(?:IF\s+NOT\s+EXISTS\s+)?(?:"((?:[^"]|"")+)"|([^\s";]+))'
 
 
 def _read_transactions(statements: tuple[Statement, ...]) -> tuple[str, list[Trap]]:
@@ -168,9 +166,9 @@ def _transaction_change(statement: Statement) -> str:
         return "begin"
     if head == ("PREPARE", "TRANSACTION"):
         return "prepare"
-    if first not in ("COMMIT", "END", "ROLLBACK", "ABORT") or _TO_SAVEPOINT.match(statement.text):
+    if first not in ("COMMIT", "END", "ROLLBACK", "ABORT") or re.match(_TO_SAVEPOINT, statement.text):
         return ""
-    if _CHAIN.search(statement.text):
+    if re.search(_CHAIN, statement.text):
         return "chain"
     return "end" if first in ("COMMIT", "END") else "undo"
 
@@ -194,7 +192,7 @@ class _Scanner:
         self._parens = self._blocks = 0
 
     def run(self) -> None:
-        match_at = _TOKEN.match
+        match_at = re.compile(_LEXEME).match
         while (token := match_at(self.text, self.at)) is not None:
             kind = token.lastgroup or ""
             self.at = token.end()
@@ -243,15 +241,15 @@ class _Scanner:
         return words[0] == "CREATE" and words[1:2] in (["FUNCTION"], ["PROCEDURE"])
 
     def _read_comment(self, comment: str) -> None:
-        section = _SECTION.match(comment)
+        section = re.match(_SECTION, comment)
         if section:
             self._finish_statement(self.at - len(comment))
             self._down = section[1].lower() == "down"
             self.sections = self.sections or self._down
             self.piecewise = self.piecewise or self._down
-        if _WITHOUT_TRANSACTION.fullmatch(comment):
+        if re.fullmatch(_WITHOUT_TRANSACTION, comment):
             self.no_transaction = True
-        mark = _HARNESS_MARK.fullmatch(comment)
+        mark = re.fullmatch(_HARNESS_MARK, comment)
         if mark and mark[1].lower() == "no-transaction":
             self.no_transaction = True
         elif mark and _looks_like_the_mark(mark[1]):
@@ -263,7 +261,7 @@ class _Scanner:
 
     def _skip_escaped(self) -> None:
         while self.at < len(self.text):
-            match = _ESCAPE_END.search(self.text, self.at)
+            match = re.compile(_ESCAPE_END).search(self.text, self.at)
             self.at = len(self.text) if match is None else match.end()
             if match is not None and match[0] == "'":
                 return
@@ -271,7 +269,7 @@ class _Scanner:
     def _skip_block(self, start: int) -> None:
         depth = 1
         while depth:
-            match = _COMMENT.search(self.text, self.at)
+            match = re.compile(_COMMENT).search(self.text, self.at)
             if match is None:
                 self.at = len(self.text)
                 if not self._down:
@@ -297,12 +295,12 @@ class _Scanner:
             return
         text = self.text[self._start : self._end]
         data = None
-        if self._words[:1] == ["COPY"] and _FROM_STDIN.search(text):
+        if self._words[:1] == ["COPY"] and re.search(_FROM_STDIN, text):
             data = self._read_data(end)
-        elif self._words[:1] == ["COPY"] and _TO_STDOUT.search(text):
+        elif self._words[:1] == ["COPY"] and re.search(_TO_STDOUT, text):
             self.traps.append(Trap(self._start, "has a COPY … TO STDOUT, which nobody reads", "Take it out."))
         self.statements.append(Statement(text, self._start, self._end, tuple(self._words), data))
-        strings = _STRINGS_OFF.match(text)
+        strings = re.match(_STRINGS_OFF, text)
         if strings:
             self._strings_off = strings[1].lower() == "off"
             self.piecewise = self.piecewise or self._strings_off
@@ -314,7 +312,7 @@ class _Scanner:
         begin = len(self.text) if newline < 0 else newline + 1
         if self.text[end + 1 : begin].strip():
             self.traps.append(Trap(end, "has more behind a COPY … FROM stdin on the same line", "Begin its data on the next line."))
-        stop = _COPY_END.search(self.text, begin)
+        stop = re.compile(_COPY_END).search(self.text, begin)
         if stop is None:
             self.traps.append(Trap(self._start, "has COPY data that never ends", "Close it with a line `\\.`."))
             self.at = len(self.text)
