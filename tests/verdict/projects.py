@@ -89,7 +89,7 @@ class Project:
             self._write(name, "\n".join(self.chance.choices(CLEAN, k=2)))
         if polluters:
             self._plant(polluters, together=together)
-        lines = [f"  {{ path = {json.dumps(name)}, command = ["sh", "run.sh"] }}," for name in self.names]
+        lines = [f"  {{ path = {json.dumps(name)}, command = ['sh', 'run.sh'] }}," for name in self.names]
         repository.settings(SETTINGS.format(packages="\n".join(lines)))
         repository.migration("0001_base.sql", SCHEMA + "INSERT INTO note(body) VALUES ('first');\nSELECT nextval('free_seq');\n")
 
