@@ -23,8 +23,8 @@ def read(path: Path, package: str) -> tuple[list[TestResult], str]:
         document: Any = JUnitXml.fromfile(str(path))
     except Exception as error:  # noqa: BLE001  # whatever parser it uses, the file is what is wrong
         return [], f"its JUnit file {path.name} cannot be read: {error}"
-    suites = [document] if isinstance(document, TestSuite) else list(document)
-    return [_test(case, package) for suite in suites for case in _cases(suite)], ""
+    suites = [document] if isinstance(document, TestSuite) else document
+    return [_test(case, package) for suite in suites for case in suite], ""  # a suite hands out those of its inner suites too
 
 
 def write(path: Path, results: Sequence[PackageResult]) -> None:
@@ -66,11 +66,6 @@ def _write(path: Path, document: Any) -> None:
         JUnitXml.fromfile(str(path))
     except OSError as error:
         raise UsageError(f"the JUnit file cannot be written to {str(path)!r}: {error.strerror}", next="Name a writable file.") from None
-
-
-def _cases(suite: TestSuite) -> list[TestCase]:
-    inner: list[TestSuite] = suite.testsuites()  # type: ignore[no-untyped-call]  # junitparser's
-    return [*suite, *(case for deeper in inner for case in _cases(deeper))]
 
 
 def _test(case: TestCase, package: str) -> TestResult:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from harness.errors import UsageError, redact
-from harness.results import BAD_OUTCOMES, DatabaseReset, PackageResult, TestResult, totals
+from harness.results import BAD_OUTCOMES, DatabaseReset, PackageResult, TestResult, any_test_ran, totals
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -201,7 +201,7 @@ def step_summary(results: Sequence[PackageResult], *, pristine: bool, doubts: Se
     lines = ["| package | status | time | tests |", "|---|---|---|---|", *rows, ""]
     bad = [test for result in results for test in result.tests if test.outcome in BAD_OUTCOMES]
     lines += [f"- **{test.outcome}** `{test.id}`: {_cell(test.reason)}" for test in bad]
-    return redact("\n".join([*lines, "", *verdict_lines(results, pristine=pristine, doubts=doubts, program="inv")[:1], ""]))
+    return redact("\n".join([*lines, "", *verdict_lines(results, pristine=pristine, doubts=doubts)[:1], ""]))
 
 
 def append_step_summary(path: Path, results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str] = ()) -> None:
@@ -227,14 +227,14 @@ def _skips(results: Sequence[PackageResult]) -> list[str]:
     return [f"{number} skipped for want of {variable}" for variable, number in counted.items()]
 
 
-def verdict_lines(results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str], program: str = "inv") -> list[str]:
+def verdict_lines(results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str] = (), program: str = "inv") -> list[str]:
     """Return the last word on a run, then how to look at the databases of what is not fine."""
     count = totals(results)
     bad = [result.package for result in results if not result.fine]
     ran = f"{count['tests']} tests in {count['packages']} packages"
     databases = "on pristine databases" if pristine else "not pristine: the databases were not reset"
     isolated = f"; not isolated: {'; '.join(doubts)}" if doubts else ""
-    if not any(test.outcome != "skipped" for result in results for test in result.tests) and bad:
+    if bad and not any_test_ran(results):
         ran = "no test ran"
     said = f"not fine: {', '.join(bad)}; " if bad else "all fine: "
     roles = dict.fromkeys(result.role for result in results if not result.fine and result.status != "not-run")

@@ -75,6 +75,13 @@ def totals(results: Iterable[PackageResult]) -> dict[str, int]:
     return count | {outcome: outcomes[outcome] for outcome in OUTCOMES}
 
 
+def any_test_ran(results: Iterable[PackageResult]) -> bool:
+    """Say whether a test ran; a command that names no tests counts as one."""
+    packages = list(results)
+    told = any(test.outcome != "skipped" for result in packages for test in result.tests)
+    return told or any(not result.tests and result.status in ("passed", "failed") for result in packages)
+
+
 def exit_code(results: Iterable[PackageResult]) -> int:
     """Return 0 when every package is fine, else 1."""
     return 0 if all(result.fine for result in results) else 1

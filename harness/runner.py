@@ -19,7 +19,7 @@ from harness.outcomes import Ended, Event
 from harness.packages import child_environment, own_variables
 from harness.process import command_line
 from harness.report import Reporter
-from harness.results import PackageResult
+from harness.results import PackageResult, any_test_ran
 from harness.settings import Package, Settings
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _settled(
     settings: Settings, chosen: Sequence[Package], results: Sequence[PackageResult], *, strict: bool, is_selection: bool
 ) -> list[PackageResult]:
     """Return the results with their `fine`: of a selection, a package without a match is fine if another ran a test."""
-    any_ran = any(test.outcome != "skipped" for result in results for test in result.tests)
+    any_ran = any_test_ran(results)
     return [
         result._replace(
             fine=outcomes.is_fine(
