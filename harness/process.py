@@ -194,7 +194,9 @@ def ignore_stop_signals() -> None:
         signal.signal(signum, signal.SIG_IGN)
 
 
-def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     """Start `argv` in a session of its own, on our own stdin and outputs, or with both outputs in `output`."""
     import subprocess
 
@@ -204,7 +206,9 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[
 
     stdin, stdout, stderr = inherited("stdin"), output or inherited("stdout"), output or inherited("stderr")
     with signals_deferred():
-        return subprocess.Popen(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=True)
+        return subprocess.Popen(
+            list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), cwd=cwd, start_new_session=True, pass_fds=pass_fds
+        )
 
 
 def signal_name(number: int) -> str:
