@@ -23,7 +23,7 @@ class Grant(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """The rights, settings and connection limit of one database; settings by (role, name), role "" being every role."""
+    """The rights, settings and connection limit of one database; settings by (role, name), role "" being every role, in stored order."""
 
     grants: frozenset[Grant]
     settings: tuple[tuple[tuple[str, str], str], ...]
@@ -60,7 +60,7 @@ def capture(connection: Connection, names: Sequence[str]) -> dict[str, Attribute
         else:
             key, _, value = text.partition("=")
             settings[name][role, key] = value
-    return {name: Attributes(frozenset(grants[name]), tuple(sorted(settings[name].items())), limit) for name, limit in limits.items()}
+    return {name: Attributes(frozenset(grants[name]), tuple(settings[name].items()), limit) for name, limit in limits.items()}
 
 
 def restoring(name: str, owner: str, *, now: Attributes, wanted: Attributes) -> list[str]:
@@ -93,7 +93,7 @@ def merged(built: Attributes, *, literal_name: Attributes, base: Attributes) -> 
     settings = {key: value for key, value in built.settings if key in after or key not in before}
     settings |= {key: value for key, value in after.items() if before.get(key) != value}
     limit = built.connection_limit if literal_name.connection_limit == base.connection_limit else literal_name.connection_limit
-    return Attributes(grants, tuple(sorted(settings.items())), limit)
+    return Attributes(grants, tuple(settings.items()), limit)
 
 
 def _grantee(grantee: str | None, owner: str) -> str:

@@ -10,15 +10,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import attributes, database, obstacles, streams, templates
+from harness.build import Build
 from harness.clearance import Clearance
 from harness.crew import Crew
 from harness.database import DatabaseRow, failing_as, literal, quoted
 from harness.errors import HarnessError, ResetFailed
-from harness.guard import Proof, prove
-from harness.obstacles import Obstacle
+from harness.guard import Proof
 from harness.results import DatabaseReset, EndedSession
 from harness.targets import REPLACES, SafeTarget, Stamp, read_stamp
-from harness.templates import Guise, Recipe
+from harness.templates import Recipe
 
 if TYPE_CHECKING:
     from harness.database import Connection
@@ -27,8 +27,6 @@ UNCACHED = "uncached"
 """What a complete database's stamp says where no fingerprint can be made; an empty one marks a placeholder."""
 ADOPTED = "adopted"
 """What the stamp of a database says that was taken over and not reset yet."""
-FULL = ("53", "57", "08")
-"""SQLSTATE classes that say nothing about a template: no room, the operator, no connection."""
 
 
 class Order(NamedTuple):
@@ -48,19 +46,16 @@ class Order(NamedTuple):
     salt: str = ""
 
 
-class _Work:
+class Work:
     """One reset at work: its sessions, and what is known of each database so far, by role."""
 
     def __init__(self, connection: Connection, order: Order, say: Callable[[str], None]) -> None:
         self.connection, self.order, self.say = connection, order, say
         self.databases = dict(order.proof.databases)
-        self.recipes = [_recipe(order, target) for target in order.targets]
+        self.recipes = [make_recipe(order, target) for target in order.targets]
         self.clearance = Clearance(connection, self.recipes, self.databases, order.proof.server.role, say)
-        self.warm = {recipe.target.role: not order.fresh and templates.is_usable(recipe, self.databases) for recipe in self.recipes}
-        self.migrations = dict.fromkeys(self.warm, 0)
-        self.guises: list[Guise] = []
-        self.wanted: dict[str, attributes.Attributes] = {}
-        self.ended: dict[str, list[EndedSession]] = {role: [] for role in self.warm}
+        self.build = Build(connection, self.recipes, self.databases, say, fresh=order.fresh)
+        self.ended: dict[str, list[EndedSession]] = {recipe.target.role: [] for recipe in self.recipes}
         self.old: dict[str, int] = {}
         self.phases: dict[str, float] = {}
         self.clock = time.perf_counter()
@@ -85,7 +80,7 @@ def reset(connection: Connection, order: Order, *, say: Callable[[str], None]) -
     crew = Crew(connection, names, order.proof.env.dsn("maintenance") if at_once else None)
     try:
         with failing_as("the reset was cut short", next="Run `inv reset` again; it clears up what is left."):
-            work = _Work(connection, order, say)
+            work = Work(connection, order, say)
             _reset(work, crew)
     finally:
         crew.close()
@@ -93,13 +88,13 @@ def reset(connection: Connection, order: Order, *, say: Callable[[str], None]) -
     return [_result(work, recipe, ms) for recipe in work.recipes]
 
 
-def _reset(work: _Work, crew: Crew) -> None:
+def _reset(work: Work, crew: Crew) -> None:
     _check(work, crew)
     work.lap("checks")
     try:
-        _make_all(work, crew)
+        work.build.run(crew)
         work.lap("build")
-        _swap(work)
+        swap(work)
         work.lap("swap")
     except BaseException:
         with suppress(database.Error, HarnessError):
@@ -110,7 +105,7 @@ def _reset(work: _Work, crew: Crew) -> None:
     work.lap("drop")
 
 
-def _recipe(order: Order, target: SafeTarget) -> Recipe:
+def make_recipe(order: Order, target: SafeTarget) -> Recipe:
     root, env, server = str(order.proof.settings.root), order.proof.env, order.proof.server
     maintenance = env.dsn("maintenance")
     context = templates.context(server, target, maintenance, worktree=root, own_cluster=order.own_cluster)
@@ -122,92 +117,18 @@ def _recipe(order: Order, target: SafeTarget) -> Recipe:
     return Recipe(target, maintenance, application, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
 
 
-def _check(work: _Work, crew: Crew) -> None:
+def _check(work: Work, crew: Crew) -> None:
     """Refuse everything that can be known beforehand, before any database is touched; drop what a killed reset left."""
     clearance = work.clearance
     clearance.await_orphans(crew)
     clearance.check(name for recipe in work.recipes for name in (recipe.name, recipe.new, recipe.old))
-    if not all(work.warm.values()):
+    if not all(work.build.warm.values()):
         streams.check_extensions(work.order.plan, work.connection)
     for recipe in work.recipes:
         clearance.sweep(recipe)
 
 
-def _make_all(work: _Work, crew: Crew) -> None:
-    """Clone or migrate every target's next database; at once, unless streams may act on databases under their literal names."""
-    end = partial(_end_migrations, work)
-    if all(work.warm.values()) or not templates.may_name_it(work.order.plan):
-        crew.run([partial(_make, work, recipe) for recipe in work.recipes], on_interrupt=end)
-        return
-    work.warm = dict.fromkeys(work.warm, False)
-    with failing_as("what the migrations do to databases under their literal names cannot be carried over"):
-        for recipe in work.recipes:
-            templates.lay(work.connection, recipe)
-            work.guises.append(Guise(work.connection, recipe, exists=recipe.name in work.databases))
-        for recipe, guise in zip(work.recipes, work.guises, strict=True):
-            guise.put_on(work.connection)
-            _fill(work, recipe, work.connection)
-            guise.carry_over(work.connection)
-        while work.guises:
-            work.guises[-1].remove(work.connection)
-            work.guises.pop()
-    crew.run([partial(_publish, work, recipe) for recipe in work.recipes], on_interrupt=end)
-
-
-def _make(work: _Work, recipe: Recipe, connection: Connection) -> None:
-    if work.warm[recipe.target.role] and _clone(work, recipe, connection):
-        templates.touch(connection, recipe, work.databases)
-        return
-    templates.lay(connection, recipe)
-    _fill(work, recipe, connection)
-    _publish(work, recipe, connection)
-
-
-def _fill(work: _Work, recipe: Recipe, connection: Connection) -> None:
-    work.migrations[recipe.target.role] = templates.fill(recipe)
-    for obstacle in obstacles.ask(connection, [recipe.new]):
-        if obstacle.kind != "session":
-            raise _left_by_migrations(obstacle)
-
-
-def _publish(work: _Work, recipe: Recipe, connection: Connection) -> None:
-    """Keep what was built as a template, and clone that; a fresh or uncachable one becomes the database itself."""
-    if not recipe.fingerprint or work.order.fresh:
-        return
-    templates.publish(connection, recipe, work.databases)
-    with failing_as(f"template {recipe.template!r} cannot be cloned for {recipe.name!r}"):
-        templates.clone(connection, recipe)
-    work.wanted[recipe.target.role] = attributes.capture(connection, [recipe.template])[recipe.template]
-
-
-def _clone(work: _Work, recipe: Recipe, connection: Connection) -> bool:
-    """Clone the recipe's template; say whether that was possible: a damaged one is made anew."""
-    try:
-        templates.clone(connection, recipe)
-    except database.Error as error:
-        if (error.sqlstate or "08")[:2] in FULL or error.sqlstate == obstacles.IN_USE:
-            raise
-        work.say(f"template {recipe.template!r} cannot be cloned ({error.diag.message_primary}); migrating instead")
-        work.warm[recipe.target.role] = False
-        return False
-    work.wanted[recipe.target.role] = attributes.capture(connection, [recipe.template])[recipe.template]
-    return True
-
-
-def _left_by_migrations(obstacle: Obstacle) -> ResetFailed:
-    return ResetFailed(
-        f"the migrations leave behind the {obstacle.kind} {obstacle.subject!r}, which no copy of the database has and which keeps it from being dropped",
-        next="Let the application or a test make it instead.",
-    )
-
-
-def _end_migrations(work: _Work, connection: Connection) -> None:
-    """After a signal: end the sessions that migrations run on, which no cancelling of ours reaches."""
-    found = database.ask_databases(connection)
-    obstacles.quiet(connection, [found[recipe.new].oid for recipe in work.recipes if recipe.new in found])
-
-
-def _swap(work: _Work) -> None:
+def swap(work: Work) -> None:
     """Close the old databases, end their sessions, and change all names in one transaction."""
     work.old = _proven_oids(work)
     names = {oid: name for name, oid in work.old.items()}
@@ -221,7 +142,7 @@ def _swap(work: _Work) -> None:
         statements = []
         for recipe in work.recipes:
             name, new = recipe.name, recipe.new
-            wanted = work.wanted.get(recipe.target.role)
+            wanted = work.build.wanted.get(recipe.target.role)
             if wanted is not None:
                 statements += attributes.restoring(new, recipe.target.dsn.user, now=attributes.PLAIN, wanted=wanted)
             if name in work.old:
@@ -232,7 +153,7 @@ def _swap(work: _Work) -> None:
         obstacles.persistently(work.connection, list(work.old.values()), "; ".join(statements))
 
 
-def _proven_oids(work: _Work) -> dict[str, int]:
+def _proven_oids(work: Work) -> dict[str, int]:
     """Return the oids of the databases to be replaced: those that the guard proved, or our own placeholders."""
     names = [recipe.name for recipe in work.recipes]
     rows = work.connection.execute(
@@ -254,16 +175,17 @@ def _note(ended: list[EndedSession], session: EndedSession) -> None:
         ended.append(session)
 
 
-def _drop_old(work: _Work, recipe: Recipe, connection: Connection) -> None:
+def _drop_old(work: Work, recipe: Recipe, connection: Connection) -> None:
     """Drop the previous database, older templates, and what a role made where `createdb` lets it."""
     if recipe.name in work.old:
         obstacles.drop_closed(connection, recipe.old, work.old[recipe.name])
     for row in templates.superfluous(recipe, work.databases):
         obstacles.drop(connection, row)
-    _drop_made_by_role(work, recipe, connection)
+    drop_made_by_role(work, recipe, connection)
 
 
-def _drop_made_by_role(work: _Work, recipe: Recipe, connection: Connection) -> None:
+def drop_made_by_role(work: Work, recipe: Recipe, connection: Connection) -> None:
+    """Drop what the target's role made where `createdb` lets it; what a DSN of ours names is not among it."""
     if work.order.createdb and work.order.own_cluster:
         named = {dsn.name for dsn in work.order.proof.env.dsns.values()} | {protected.dsn.name for protected in work.order.proof.protected}
         for row in work.databases.values():
@@ -271,10 +193,9 @@ def _drop_made_by_role(work: _Work, recipe: Recipe, connection: Connection) -> N
                 obstacles.drop(connection, row)
 
 
-def _clean_up(work: _Work) -> None:
+def _clean_up(work: Work) -> None:
     """After a failure: nothing half-made stays, and the previous databases are as they were, open again."""
-    for guise in work.guises:
-        guise.remove(work.connection)
+    work.build.undisguise()
     work.databases.clear()
     work.databases.update(database.ask_databases(work.connection))
     work.clearance.check(name for recipe in work.recipes for name in (recipe.new, recipe.old))
@@ -289,7 +210,7 @@ def _clean_up(work: _Work) -> None:
             work.clearance.open(row.name)
 
 
-def _warn_of_sessions(work: _Work) -> None:
+def _warn_of_sessions(work: Work) -> None:
     present: dict[str, list[EndedSession]] = {}
     for name, session in obstacles.sessions(work.connection, [recipe.name for recipe in work.recipes]):
         present.setdefault(name, []).append(session)
@@ -298,14 +219,14 @@ def _warn_of_sessions(work: _Work) -> None:
         work.say(f"warning: {len(there)} foreign session(s) are already on the new database {name!r}: {whose}")
 
 
-def _result(work: _Work, recipe: Recipe, ms: int) -> DatabaseReset:
+def _result(work: Work, recipe: Recipe, ms: int) -> DatabaseReset:
     role = recipe.target.role
     return DatabaseReset(
         name=recipe.name,
         role=role,
-        source="template" if work.warm[role] else "migrated",
+        source="template" if work.build.warm[role] else "migrated",
         fingerprint=recipe.fingerprint,
-        migrations=work.migrations[role],
+        migrations=work.build.migrations[role],
         ended=tuple(work.ended[role]),
         ms=ms,
         phases=dict(work.phases),
@@ -323,51 +244,3 @@ def stamp(connection: Connection, target: SafeTarget, *, worktree: str, reposito
     text = Stamp(target.role, repository, worktree, ADOPTED, time.time()).text()
     with failing_as(f"database {target.dsn.name!r} cannot be stamped"):
         connection.execute(f"COMMENT ON DATABASE {quoted(target.dsn.name)} IS {literal(text)}".encode())
-
-
-class Spare:
-    """The next database of one target: built while the present one is in use, and given its name when that is over.
-
-    Works on `connection` alone, which is no other's; the run's own holds the lock of the target.
-    """
-
-    def __init__(self, connection: Connection, order: Order, say: Callable[[str], None]) -> None:
-        self._connection, self._order, self._say = connection, order, say
-        self._work: _Work | None = None
-
-    def prepare(self) -> None:
-        """Drop what the last `publish` replaced, and build the next one aside; nothing is asked of, or done to, the present one."""
-        self.clear()
-        proof = self._order.proof._replace(databases=database.ask_databases(self._connection))
-        targets = tuple(prove(proof, target.role) for target in self._order.targets)
-        self._work = _Work(self._connection, self._order._replace(proof=proof, targets=targets), self._say)
-        for recipe in self._work.recipes:
-            _make(self._work, recipe, self._connection)
-
-    def publish(self) -> None:
-        """Let the name lead to the database that was built."""
-        if self._work is not None:
-            _swap(self._work)
-            if self._order.createdb:
-                self._work.databases.update(database.ask_databases(self._connection))
-                for recipe in self._work.recipes:
-                    _drop_made_by_role(self._work, recipe, self._connection)
-
-    def clear(self) -> None:
-        """Drop what stands beside the present database."""
-        if self._work is None:
-            return
-        work, self._work = self._work, None
-        work.databases.clear()
-        work.databases.update(database.ask_databases(self._connection))
-        for recipe in work.recipes:
-            work.clearance.check((recipe.new, recipe.old))
-            work.clearance.sweep(recipe)
-
-    def close(self) -> None:
-        """Drop what stands beside the present database, and the templates of this run alone."""
-        self.clear()
-        if self._order.salt:
-            found = database.ask_databases(self._connection)
-            for name in {_recipe(self._order, target).template for target in self._order.targets} & found.keys():
-                obstacles.drop(self._connection, found[name])

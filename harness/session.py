@@ -11,6 +11,7 @@ from harness.crew import worker_key
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
 from harness.settings import ENV_FILE, Settings
+from harness.spare import Spare
 from harness.targets import Dsn, SafeTarget
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ def _order(run: Opened, targets: Sequence[SafeTarget], *, fresh: bool, salt: str
 
 
 @contextmanager
-def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Connection, reset.Spare]]:
+def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Connection, Spare]]:
     """Open a session for the next databases of `role`; whatever stands beside the present one at the end is dropped."""
     target = next(target for target in run.targets if target.role == role)
     with database.connect(run.env.dsn("maintenance"), purpose="reset") as connection:
         # The next reset waits for what this session is at, should we be killed.
         connection.execute(f"SELECT pg_try_advisory_lock({worker_key(target.dsn.name)})".encode())
-        found = reset.Spare(connection, _order(run, [target], fresh=False, salt=salt), say)
+        found = Spare(connection, _order(run, [target], fresh=False, salt=salt), say)
         try:
             yield connection, found
         except BaseException:

@@ -23,7 +23,7 @@ KEPT = 3
 BUILDERS = (*("attributes", "commands", "database", "folders", "ledger", "process", "scripts", "sql", "streams", "templates"),)
 """The modules whose code decides what a template holds: their bytes are part of every fingerprint."""
 PREFIX = derived_name("tpl", "")
-_DATABASE = re.compile(r"\bdatabase\b", re.IGNORECASE)
+_ON_DATABASE = re.compile(r"\b(?:ALTER|ON|IN)\s+DATABASE\b", re.IGNORECASE)
 
 
 class Recipe(NamedTuple):
@@ -104,31 +104,37 @@ class Guise:
     """
 
     def __init__(self, connection: Connection, recipe: Recipe, *, exists: bool) -> None:
-        self.recipe = recipe
+        self._recipe = recipe
         if not exists:
             _place_holder(connection, recipe)
         # Whatever a migration does to the previous one's stamp, and should this process be killed then: the new one says whose it is.
         stamp = recipe.stamp._replace(fingerprint=f"{REPLACES}{find_oid(connection, recipe.name)}")
         connection.execute(f"COMMENT ON DATABASE {quoted(recipe.new)} IS {literal(stamp.text())}".encode())
         found = attributes.capture(connection, [recipe.new, recipe.name])
-        self.base, self.before = found[recipe.new], found[recipe.name]
-        _give(connection, recipe.name, recipe.target.dsn.user, now=self.before, wanted=self.base)
+        self._base, self._before = found[recipe.new], found[recipe.name]
+
+    def put_on(self, connection: Connection) -> None:
+        """Make the previous database look like the new one, whatever another database's streams did to it."""
+        self._give(connection, self._recipe.name, self._base)
 
     def carry_over(self, connection: Connection) -> None:
         """Give the new database what happened under its literal name."""
-        found = attributes.capture(connection, [self.recipe.new, self.recipe.name])
-        now = found[self.recipe.new]
-        wanted = attributes.merged(now, literal_name=found[self.recipe.name], base=self.base)
-        _give(connection, self.recipe.new, self.recipe.target.dsn.user, now=now, wanted=wanted)
+        found = attributes.capture(connection, [self._recipe.new, self._recipe.name])
+        now = found[self._recipe.new]
+        self._give(connection, self._recipe.new, attributes.merged(now, literal_name=found[self._recipe.name], base=self._base))
 
     def remove(self, connection: Connection) -> None:
-        """Give the previous database its own attributes and stamp again."""
-        recipe = self.recipe
+        """Give the previous database its own attributes and stamp again: a migration may have written over it."""
+        recipe = self._recipe
         stamp = recipe.target.stamp or recipe.stamp._replace(fingerprint="")
-        # A migration may have written its own comment over the stamp.
         connection.execute(f"COMMENT ON DATABASE {quoted(recipe.name)} IS {literal(stamp.text())}".encode())
-        now = attributes.capture(connection, [recipe.name])[recipe.name]
-        _give(connection, recipe.name, recipe.target.dsn.user, now=now, wanted=self.before)
+        self._give(connection, recipe.name, self._before)
+
+    def _give(self, connection: Connection, name: str, wanted: Attributes) -> None:
+        now = attributes.capture(connection, [name])[name]
+        statements = attributes.restoring(name, self._recipe.target.dsn.user, now=now, wanted=wanted)
+        if statements:
+            connection.execute("; ".join(statements).encode())
 
 
 def _place_holder(connection: Connection, recipe: Recipe) -> None:
@@ -148,38 +154,23 @@ def _create(connection: Connection, recipe: Recipe, name: str) -> None:
     connection.execute(f"CREATE DATABASE {quoted(name)} TEMPLATE template0 ENCODING 'UTF8'{locale} OWNER {owner}".encode())
 
 
-def may_name_it(recipe: Recipe) -> bool:
-    """Say whether the streams may act on the database under its literal name: no statement can without the word, or in a command."""
-    planned = recipe.plan.streams
-    return any(of.stream.command or any(_DATABASE.search(file.text) for file in of.files) for of in planned)
+def may_name_it(plan: streams.Plan) -> bool:
+    """Say whether the streams may act on a database under its literal name; a command always may."""
+    return any(of.stream.command or any(_ON_DATABASE.search(file.text) for file in of.files) for of in plan.streams)
 
 
-def build(connection: Connection, recipe: Recipe, *, exists: bool, guises: dict[str, Guise]) -> int:
-    """Make the recipe's new database from template0 and apply every stream; return how many files and commands were applied.
-
-    On failure the caller removes the guise that it finds in `guises`.
-    """
+def lay(connection: Connection, recipe: Recipe) -> None:
+    """Make the recipe's new database, empty."""
     with failing_as(f"database {recipe.new!r} cannot be made for {recipe.name!r}"):
         _create(connection, recipe, recipe.new)
         if recipe.own_cluster:
             connection.execute(f"REVOKE CONNECT ON DATABASE {quoted(recipe.new)} FROM PUBLIC".encode())
-        if may_name_it(recipe):
-            guises[recipe.target.role] = Guise(connection, recipe, exists=exists)
+
+
+def fill(recipe: Recipe) -> int:
+    """Apply every stream to the recipe's new database; return how many files and commands were applied."""
     owner, maintenance = recipe.target.dsn.at(recipe.new), recipe.maintenance.at(recipe.new)
-    applied = streams.apply(recipe.plan, owner, maintenance, application=recipe.application, shell=recipe.shell)
-    guise = guises.get(recipe.target.role)
-    if guise is not None:
-        with failing_as(f"settings of database {recipe.name!r} cannot be carried over"):
-            guise.carry_over(connection)
-            guise.remove(connection)
-        del guises[recipe.target.role]
-    return len(applied)
-
-
-def _give(connection: Connection, name: str, owner: str, *, now: Attributes, wanted: Attributes) -> None:
-    statements = attributes.restoring(name, owner, now=now, wanted=wanted)
-    if statements:
-        connection.execute("; ".join(statements).encode())
+    return len(streams.apply(recipe.plan, owner, maintenance, application=recipe.application, shell=recipe.shell))
 
 
 def publish(connection: Connection, recipe: Recipe, databases: Mapping[str, DatabaseRow]) -> None:

@@ -18,7 +18,7 @@ from harness.watch import Watch
 
 if TYPE_CHECKING:
     from harness.database import Connection
-    from harness.reset import Spare
+    from harness.spare import Spare
 
 PATIENCE = 0.05
 """Seconds between two attempts to cancel what an interrupted clone is at."""
