@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import hypothesis
 import pytest
 
 from tests.builders import SampleRepository, ScratchCluster
@@ -18,9 +17,6 @@ from tests.scratch import records_folder, sweep
 HERE = Path(__file__).resolve().parent
 OWN_DATABASES = HERE / "mission_control"
 SERVER_FIXTURES = {"scratch_cluster", "sample_repository", "test_database_url", "e2e_database_url", "test_connection", "e2e_connection"}
-
-hypothesis.settings.register_profile("harness", derandomize=True, database=None, deadline=None)
-hypothesis.settings.load_profile("harness")
 
 
 class TestWouldTouchARealDatabase(AssertionError):  # named by what happened
@@ -32,6 +28,18 @@ class TestWouldTouchARealDatabase(AssertionError):  # named by what happened
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --rounds."""
     parser.addoption("--rounds", type=int, default=3, help="rounds of the random and long tests (default 3)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make property tests repeatable, their state nobody's; the application's packages have none and do without the library."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    if all(OWN_DATABASES in path.resolve().parents for path in paths):
+        config.pluginmanager.unregister(name="hypothesispytest")  # its summary imports all of it, 0.7 s without bytecode
+        return
+    import hypothesis
+
+    hypothesis.settings.register_profile("harness", derandomize=True, database=None, deadline=None)
+    hypothesis.settings.load_profile("harness")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
