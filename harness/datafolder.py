@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from harness.targets import Dsn
 RECORD = "pgharness.json"
 SUPERUSER = "harness"
 HOST = "127.0.0.1"
+_NO_SPACE = 1_000_000
 
 
 class Record(NamedTuple):
@@ -191,11 +193,13 @@ def _initialise(making: Path, server: Server, account: Account, record: Record) 
         for path in (making, password):
             os.chown(path, account.user, account.group)
     checksums = ["--no-data-checksums"] if server.major >= 18 else []  # noqa: PLR2004  # on by default since 18, and of no use here
-    argv = [*account.prefix, str(server.programs / "initdb"), "-D", str(making / "data"), "--no-sync", *checksums]
+    argv = [*account.prefix, str(server.programs / "initdb"), "-D", str(making / "data"), "--no-sync", "--no-clean", *checksums]
     argv += ["--auth=scram-sha-256", f"--username={record.superuser}", f"--pwfile={password}", *locale_options()]
     done = process.run(argv, env=child_environment(), cwd=Path("/"), timeout=300, user=account.user, group=account.group)
     if done.returncode:
-        raise StackFailure(f"initdb failed: {_reason(done.stderr)}", next="Mend that and run the command again; nothing was left behind.")
+        raise StackFailure(
+            f"initdb failed: {_reason(done.stderr, making)}", next="Mend that and run the command again; nothing was left behind."
+        )
 
 
 def locale_options() -> list[str]:
@@ -211,7 +215,9 @@ def locale_options() -> list[str]:
     return ["--encoding=UTF8", f"--lc-ctype={ctype}", *others]
 
 
-def _reason(stderr: str) -> str:
+def _reason(stderr: str, making: Path) -> str:
+    if shutil.disk_usage(making).free < _NO_SPACE:
+        return f"{making.parent}: No space left on device"  # initdb itself may only tell what came of it
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     for sign in ("No space left", "PANIC:", "FATAL:", "error:"):
         for line in lines:
@@ -241,6 +247,4 @@ def names(settings: Settings) -> Mapping[str, str]:
 
 
 def _remove(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)

@@ -64,6 +64,13 @@ def _works_in(found: Postmaster, data: Path) -> bool:
         return found.data == str(data) or not Path(found.data).exists()
 
 
+def clear_stale_file(data: Path) -> None:
+    """Remove a pid file whose pid is another program's by now: the server would take that for its twin and refuse to start."""
+    found = read(data)
+    if found and start_of(found.pid) and not is_postmaster(found.pid, found.data):
+        (data / "postmaster.pid").unlink(missing_ok=True)
+
+
 def start_of(pid: int) -> str:
     """Return what tells this process from a later one with its pid; empty when it does not run."""
     if pid <= 0 or not process.is_alive(pid):
