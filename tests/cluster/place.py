@@ -106,6 +106,11 @@ class Place(SampleRepository):
             ((value,),) = connection.execute(sql.encode()).fetchall()
         return value
 
+    def execute(self, sql: str) -> None:
+        """Run statements as the superuser."""
+        with self.connect() as connection:
+            connection.execute(sql.encode())
+
     def postmaster(self) -> int:
         """Return the pid in the data folder's own pid file."""
         return int((self.data / "postmaster.pid").read_text().split("\n")[0])

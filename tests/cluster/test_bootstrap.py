@@ -26,7 +26,7 @@ NOT_IN_BASH_3 = {
     "&>>": r"&>>|\|&",
     "negative index": r"\$\{\w+\[-|\$\{\w+: ?-\d",
     "array that may be empty": r'(?<![+])"\$\{\w+\[@\]\}"',
-    "only Linux": r"\b(flock|timeout|setsid|nproc)\b|readlink -f|\bss -|sed -i|stat -c|date -d|mktemp -p|xargs -r",
+    "only Linux": r"(?<!\.)\b(flock|timeout|setsid|nproc)\b|readlink -f|\bss -|sed -i|stat -c|date -d|mktemp -p|xargs -r",
 }
 
 
@@ -122,7 +122,7 @@ def test_from_a_subfolder_through_a_link_inside_a_hook(place: Place, ground: Pat
 
 
 def test_another_worktrees_activated_environment_is_not_used(place: Place, make_place: Callable[..., Place]) -> None:
-    """This worktree's .venv counts, unless VIRTUAL_ENV lies inside this worktree, and not inside one nested in it."""
+    """The worktree's own .venv counts, unless VIRTUAL_ENV lies inside this worktree, and not inside one nested in it."""
     other = make_place("other")
     nested = place.root / "nested"
     nested.mkdir()
@@ -166,9 +166,7 @@ def test_an_external_server(place: Place) -> None:
         place.bootstrap("--server", "external", env=env).expect(0, "shop_test")
         assert place.variables()["MAINTENANCE_DATABASE_URL"] == server.dsn("dev", "postgres")
         assert f"MC_DB_DSN='{env['MC_DB_DSN']}'\n" in (place.root / "test/.env").read_text()
-        assert sorted(server.databases())[:3] == ["harness_tpl", "shop", "shop_e2e"] or {"shop", "shop_e2e", "shop_test"} <= set(
-            server.databases()
-        )
+        assert {"shop", "shop_e2e", "shop_test"} <= set(server.databases())
         other = {**env, "MAINTENANCE_DATABASE_URL": server.dsn("dev", "postgres").replace(str(server.port), "1")}
         place.bootstrap("--server", "external", "--no-reset", env=other).expect(0, "port 1", str(server.port))
     assert not place.data.exists()

@@ -66,9 +66,9 @@ def test_doctor_finds_nothing_wrong_after_a_bootstrap(place: Place) -> None:
         (lambda place: place.settings("[databases]\nnonsense = 1\n"), "harness.toml", "nonsense", "Known here"),
         (lambda place: place.migration("0001_twin.sql", "SELECT 1;"), "migrations", "0001", ""),
         (lambda place: place.run("stack-down", command="harness"), "data folder", "is stopped", "inv stack-up"),
-        (lambda place: place.connect().execute("GRANT CONNECT ON DATABASE shop TO PUBLIC"), "doors", "'shop'", "inv stack-up"),
+        (lambda place: place.execute("GRANT CONNECT ON DATABASE shop TO PUBLIC"), "doors", "'shop'", "inv stack-up"),
         (
-            lambda place: place.connect().execute("COMMENT ON DATABASE shop_test IS 'mine'"),
+            lambda place: place.execute("COMMENT ON DATABASE shop_test IS 'mine'"),
             "test database",
             "no stamp",
             "--adopt shop_test",
