@@ -37,12 +37,16 @@ KILL_SECONDS = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class NotStarted(Exception):
+    """A program could not be started, and why."""
+
+
 @contextmanager
 def running(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: float, output: IO[bytes] | None = None) -> Iterator[Child]:
     """Start `argv` in a session and process group of its own; leaving the context ends all that it started.
 
     It has our own stdin and outputs, or both its outputs go to `output`. On Linux we adopt its orphans meanwhile, so that what
-    left the group is found too; elsewhere the group is all we know. Raises OSError when it cannot be started.
+    left the group is found too; elsewhere the group is all we know. Raises NotStarted when it cannot be started.
     """
     child: Child | None = None
     signum: int = TERM
@@ -50,7 +54,10 @@ def running(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: fl
     _adopt_orphans(adopt=True)
     try:
         with signals_deferred():
-            child = Child(start(argv, env=env, cwd=cwd, output=output), before, grace)
+            try:
+                child = Child(start(argv, env=env, cwd=cwd, output=output), before, grace)
+            except OSError as error:
+                raise NotStarted(f"{argv[0]} cannot be started: {error.strerror}") from error
         yield child
     except Interrupted as interrupt:
         signum = interrupt.signum

@@ -41,21 +41,36 @@ class Ended(NamedTuple):
     processes: tuple[str, ...] = ()
 
 
-def read_events(path: Path) -> list[Event]:
-    """Return the events in `path`; a line that a killed child left half-written is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    events = []
-    for line in lines:
+class Follower:
+    """Reads a growing file of events, each line once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+        self._events: list[Event] = []
+
+    def read(self) -> list[Event]:
+        """Return all events so far; a line that is half-written, perhaps for ever, is left out."""
         try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+            with self._path.open("rb") as stream:
+                stream.seek(self._position)
+                block = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = block[: block.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                self._events.append(event)
+        return self._events
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return the events in `path`; none where there is no such file."""
+    return Follower(path).read()
 
 
 def judge_pytest(package: Package, ended: Ended, events: Sequence[Event], *, root: Path, variables: Iterable[str]) -> PackageResult:

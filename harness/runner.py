@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import conftests, junit, outcomes, packages
-from harness.children import Child, running, watchman
+from harness.children import Child, NotStarted, running, watchman
 from harness.errors import Interrupted
-from harness.outcomes import Ended, Event
+from harness.outcomes import Ended, Event, Follower
 from harness.packages import child_environment, own_variables
 from harness.process import command_line
 from harness.report import Reporter
 from harness.results import PackageResult, any_test_ran
-from harness.settings import Package, Settings
+from harness.settings import Package, Settings, is_ci
 
 if TYPE_CHECKING:
     from harness.envfile import Env
@@ -94,11 +94,6 @@ def run_packages(  # noqa: PLR0913  # one keyword per flag
             results = _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))
             reporter.results = results
     return results
-
-
-def is_ci(shell: Mapping[str, str]) -> bool:
-    """Say whether a CI system runs us, by the variable that all of them set."""
-    return shell.get("CI", "").lower() not in ("", "0", "false", "no")
 
 
 def results_folder(settings: Settings) -> Path:
@@ -176,8 +171,8 @@ def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
             result = _judge(run, package, Ended(started, seconds, child.returncode, not in_time, "", left), folder, junit_file)
             if run.after:
                 result = run.after(package, result)
-    except OSError as error:
-        return outcomes.without_process(package, "error", f"{argv[0]} cannot be started: {error.strerror}", started)
+    except NotStarted as error:
+        return outcomes.without_process(package, "error", str(error), started)
     except Interrupted as interrupt:
         ended = Ended(started, time.monotonic() - clock, None, trouble=f"interrupted by {interrupt}")
         run.cut.append(_judge(run, package, ended, folder, None))
@@ -190,6 +185,7 @@ def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
 def _wait(run: Run, package: Package, child: Child, events: Path, clock: float) -> bool:
     """Wait for the child, with a sign of life where someone watches; False when its time is over."""
     deadline = clock + package.timeout if package.timeout else None
+    seen = Follower(events)
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not (run.quiet and run.reporter.is_terminal):
@@ -198,7 +194,7 @@ def _wait(run: Run, package: Package, child: Child, events: Path, clock: float) 
             return True
         if deadline is not None and time.monotonic() >= deadline:
             return False
-        run.reporter.progress(outcomes.read_events(events))
+        run.reporter.progress(seen.read())
 
 
 def _judge(run: Run, package: Package, ended: Ended, folder: Path, junit_file: Path | None) -> PackageResult:

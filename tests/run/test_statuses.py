@@ -117,7 +117,7 @@ def test_a_path_after_the_dashes_runs_that_alone(tmp_path: Path) -> None:
 
 def test_a_package_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     """A time-out names the test at work, and the next package runs."""
-    project = Project(tmp_path / "p", '{ path = "tests/slow", timeout = 1.5 }', "tests/ok", toml="[run]\ngrace = 0.5\n")
+    project = Project(tmp_path / "p", '{ path = "tests/slow", timeout = 5 }', "tests/ok", toml="[run]\ngrace = 0.5\n")
     project.package("tests/slow", "import time\ndef test_quick(): pass\ndef test_slow(): time.sleep(60)\n")
     project.package("tests/ok", PASSING)
     found = project.packages(code=1)
