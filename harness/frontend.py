@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ DATABASE_HELP = "test (the default) or e2e."
 
 
 def say(line: str) -> None:
-    """Print one line of ours."""
-    print(line, flush=True)
+    """Print one line of ours; a reader who has seen enough is no error."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def begin() -> tuple[Settings, Mapping[str, str]]:
