@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import pytest
 
+from harness import session, settings
+from harness.errors import HarnessError
 from tests.builders import SampleRepository, ScratchCluster, Sentinel
 
 
@@ -62,7 +64,28 @@ def witnessed(standing: SampleRepository, standing_sentinel: Sentinel) -> Iterat
     standing_sentinel.check()
 
 
-@pytest.fixture
-def socket_folder(scratch_cluster: ScratchCluster) -> Path:
-    """Return the folder of the cluster's socket."""
-    return scratch_cluster.sockets
+class Verdict(NamedTuple):
+    """What a command would exit with, and all that it would say."""
+
+    code: int
+    output: str
+
+    def expect(self, code: int, *phrases: str) -> Verdict:
+        """Assert the code and the words, as `Completed.expect` does."""
+        assert self.code == code, self.output
+        for phrase in phrases:
+            assert phrase in self.output
+        return self
+
+
+def verdict(repository: SampleRepository, *, adopt: str = "", shell: Mapping[str, str] | None = None) -> Verdict:
+    """Do what `inv reset` does before it touches anything, in this process, for which a table of cases has time."""
+    said: list[str] = []
+    values, variables = settings.load(repository.root.resolve()), shell or {}
+    try:
+        roles = session.roles_named(values, variables, adopt, values.test_roles) if adopt else values.test_roles
+        with session.opened(values, variables, roles=roles, wait=0, say=said.append, adopt=adopt):
+            pass
+    except HarnessError as failure:
+        return Verdict(failure.code, "\n".join([*said, str(failure)]))
+    return Verdict(0, "\n".join(said))

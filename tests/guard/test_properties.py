@@ -23,6 +23,8 @@ from harness.targets import Dsn, Identity, Stamp, parse_dsn
 from tests.builders import ScratchCluster, Sentinel, literal
 from tests.guard.conftest import everywhere
 
+pytestmark = pytest.mark.postgres  # a server of its own, not the package's
+
 EXAMPLES = 2000
 PASSWORD = "p@:/?#%&=+ '\"\\$é-secret"
 NAMES = ("shop", "shop_test", "shop_e2e", "stranger", "absent", "postgres", "template1", "Shop", "shop ", "шоп")

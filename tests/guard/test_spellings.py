@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.builders import SampleRepository, ScratchCluster, untouched
-from tests.guard.conftest import has_ipv6
+from tests.guard.conftest import has_ipv6, verdict
 
 SPELLINGS = {
     "the same text": "postgresql://dev:{pw}@127.0.0.1:{port}/{name}",
@@ -54,14 +54,12 @@ def spelled(repository: SampleRepository, spelling: str, name: str) -> str:
     )
 
 
-def refused(
-    repository: SampleRepository, changes: Mapping[str, str], *phrases: str, code: int = 3, arguments: tuple[str, ...] = ()
-) -> None:
-    """Assert that a reset is refused with these words, and nothing is touched."""
+def refused(repository: SampleRepository, changes: Mapping[str, str], *phrases: str, code: int = 3, adopt: str = "") -> None:
+    """Assert that a reset would be refused with these words, with nothing touched."""
     assert repository.cluster is not None
     repository.env_file(changes)
     with untouched(repository.cluster, "shop", "shop_test", "shop_e2e"):
-        repository.run("reset", *arguments).expect(code, *phrases)
+        verdict(repository, adopt=adopt).expect(code, *phrases)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
@@ -69,6 +67,17 @@ def test_the_application_under_another_spelling(witnessed: SampleRepository, spe
     """TEST_DATABASE_URL opens the application's database: refused, both variables and the database named."""
     test = spelled(witnessed, spelling, "shop")
     refused(witnessed, {"TEST_DATABASE_URL": test}, "TEST_DATABASE_URL", "MC_DB_DSN", "the same database 'shop'")
+
+
+@pytest.mark.parametrize("spelling", [SPELLINGS["localhost"], SPELLINGS["keywords"]], ids=["URL", "keywords"])
+def test_no_command_goes_there(witnessed: SampleRepository, spelling: str) -> None:
+    """The same from the command line, for reset and test, with every flag that might be thought to help."""
+    assert witnessed.cluster is not None
+    witnessed.env_file({"E2E_DATABASE_URL": spelled(witnessed, spelling, "shop")})
+    with untouched(witnessed.cluster, "shop", "shop_test", "shop_e2e"):
+        for arguments in (("reset",), ("reset", "--fresh", "--database", "e2e"), ("test", "--e2e")):
+            done = witnessed.run(*arguments).expect(3, "E2E_DATABASE_URL", "MC_DB_DSN", "the same database 'shop'")
+            assert "is pristine" not in done.output
 
 
 @pytest.mark.parametrize("spelling", SOME.values(), ids=SOME)
@@ -125,7 +134,7 @@ def test_an_own_template_database(witnessed: SampleRepository) -> None:
         witnessed,
         {"TEST_DATABASE_URL": witnessed.cluster.dsn("dev", "stock_test")},
         "template database 'stock_test'",
-        arguments=("--adopt", "stock_test"),
+        adopt="stock_test",
     )
 
 
@@ -143,7 +152,7 @@ def test_no_name_makes_an_application_fair_game(witnessed: SampleRepository, nam
     oid = witnessed.cluster.create_database(name, "dev")
     changes = {"MC_DB_DSN": witnessed.cluster.dsn("dev", name), "TEST_DATABASE_URL": spelled(witnessed, SPELLINGS["localhost"], name)}
     refused(witnessed, changes, "TEST_DATABASE_URL", "MC_DB_DSN", f"the same database {name!r}")
-    refused(witnessed, changes, f"the same database {name!r}", arguments=("--adopt", name))
+    refused(witnessed, changes, f"the same database {name!r}", adopt=name)
     assert witnessed.cluster.oid(name) == oid
 
 
@@ -151,8 +160,8 @@ def test_adoption_does_not_open_the_application(witnessed: SampleRepository) -> 
     """--adopt lifts the missing stamp and nothing else."""
     assert witnessed.cluster is not None
     shop = {"TEST_DATABASE_URL": spelled(witnessed, SPELLINGS["a short address"], "shop")}
-    refused(witnessed, shop, "the same database 'shop'", arguments=("--adopt", "shop"))
-    refused(witnessed, {}, "'shop' is no test or e2e database", code=2, arguments=("--adopt", "shop"))
+    refused(witnessed, shop, "the same database 'shop'", adopt="shop")
+    refused(witnessed, {}, "'shop' is no test or e2e database", code=2, adopt="shop")
 
 
 def test_a_stamp_does_not_open_the_application(witnessed: SampleRepository) -> None:
@@ -184,7 +193,7 @@ def test_an_application_that_cannot_be_reached_is_known_by_its_name(witnessed: S
     """With MC_DB_DSN on a dead server: go on if the names differ, and say so; refuse where they do not."""
     dead = "postgresql://dev:pw-secret-0815@127.0.0.1:1/{}"
     witnessed.env_file({"MC_DB_DSN": dead.format("shop")})
-    done = witnessed.run("reset").expect(0, "MC_DB_DSN (127.0.0.1:1/shop)", "cannot be asked which one it is, so any database named 'shop'")
+    done = verdict(witnessed).expect(0, "MC_DB_DSN (127.0.0.1:1/shop)", "cannot be asked which one it is, so any database named 'shop'")
     assert "pw-secret-0815" not in done.output
     refused(witnessed, {"MC_DB_DSN": dead.format("shop_test")}, "TEST_DATABASE_URL", "MC_DB_DSN", "the same database 'shop_test'")
 
@@ -197,7 +206,7 @@ def test_an_application_that_lets_nobody_in_is_known_by_its_name(witnessed: Samp
         witnessed, {"MC_DB_DSN": no, "TEST_DATABASE_URL": witnessed.cluster.dsn("dev", "shop")}, "MC_DB_DSN", "the same database 'shop'"
     )
     witnessed.env_file({"MC_DB_DSN": no})
-    done = witnessed.run("reset", "--database", "test").expect(0, "cannot be asked")
+    done = verdict(witnessed).expect(0, "cannot be asked")
     assert "wrong-password-0815" not in done.output
 
 
@@ -207,9 +216,9 @@ def test_the_shells_application_is_protected_too(witnessed: SampleRepository) ->
     witnessed.cluster.create_database("other_shop", "dev")
     shell = {"MC_DB_DSN": f"postgresql+asyncpg://dev@localhost:{witnessed.cluster.port}/other_shop"}
     witnessed.env_file({"TEST_DATABASE_URL": witnessed.cluster.dsn("dev", "other_shop")})
-    for arguments in ((), ("--adopt", "other_shop")):
+    for adopt in ("", "other_shop"):
         with untouched(witnessed.cluster, "shop", "other_shop", "shop_e2e"):
-            witnessed.run("reset", *arguments, env=shell).expect(3, "TEST_DATABASE_URL", "MC_DB_DSN", "the same database 'other_shop'")
+            verdict(witnessed, adopt=adopt, shell=shell).expect(3, "TEST_DATABASE_URL", "MC_DB_DSN", "the same database 'other_shop'")
 
 
 def test_a_file_without_the_applications_dsn_is_refused(witnessed: SampleRepository) -> None:
@@ -217,7 +226,7 @@ def test_a_file_without_the_applications_dsn_is_refused(witnessed: SampleReposit
     assert witnessed.cluster is not None
     witnessed.env_file({"MC_DB_DSN": None})
     with untouched(witnessed.cluster, "shop", "shop_test", "shop_e2e"):
-        witnessed.run("reset").expect(2, "MC_DB_DSN", "test/.env", "bootstrap-stack.sh")
+        verdict(witnessed).expect(2, "MC_DB_DSN", "test/.env", "bootstrap-stack.sh")
 
 
 def test_another_server_than_the_maintenance_dsns(witnessed: SampleRepository) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harness.targets import Stamp
 from tests.builders import SampleRepository, ScratchCluster, literal, untouched
+from tests.guard.conftest import verdict
 
 STRANGE = {
     "no comment": None,
@@ -42,8 +43,7 @@ def test_a_database_without_our_stamp_is_left_alone(witnessed: SampleRepository,
     cluster.execute(f"COMMENT ON DATABASE shop_test IS {'NULL' if wanted is None else literal(wanted)}")
     try:
         with untouched(cluster, "shop", "shop_test", "shop_e2e"):
-            for arguments in (("reset",), ("reset", "--database", "test", "--fresh")):
-                witnessed.run(*arguments).expect(3, "database 'shop_test' (TEST_DATABASE_URL) exists", "inv reset --adopt shop_test")
+            verdict(witnessed).expect(3, "database 'shop_test' (TEST_DATABASE_URL) exists", "inv reset --adopt shop_test")
         assert comment(cluster, "shop_test") == (wanted or None)
     finally:
         cluster.execute(f"COMMENT ON DATABASE shop_test IS {literal(kept or '')}")
@@ -56,7 +56,7 @@ def test_a_foreign_stamp_is_named(witnessed: SampleRepository) -> None:
     stamp = Stamp("test", "/r", "/home/anna/their shop", "f", 1.0)
     witnessed.cluster.execute(f"COMMENT ON DATABASE theirs_test IS {literal(stamp.text())}")
     witnessed.env_file({"TEST_DATABASE_URL": witnessed.cluster.dsn("dev", "theirs_test")})
-    witnessed.run("reset").expect(3, "belongs to worktree '/home/anna/their shop' as its test database")
+    verdict(witnessed).expect(3, "belongs to worktree '/home/anna/their shop' as its test database")
     assert witnessed.cluster.oid("theirs_test") == oid
 
 
@@ -82,7 +82,7 @@ def test_a_clone_has_no_stamp(witnessed: SampleRepository) -> None:
     assert comment(cluster, "copy_test") is None
     oid = cluster.oid("copy_test")
     witnessed.env_file({"TEST_DATABASE_URL": cluster.dsn("dev", "copy_test")})
-    witnessed.run("reset").expect(3, "'copy_test'", "carries no stamp")
+    verdict(witnessed).expect(3, "'copy_test'", "carries no stamp")
     assert cluster.oid("copy_test") == oid
 
 
@@ -91,7 +91,7 @@ def test_only_a_configured_test_database_is_adopted(witnessed: SampleRepository,
     """--adopt takes the name of test/.env's own test or e2e database and nothing else."""
     assert witnessed.cluster is not None
     with untouched(witnessed.cluster, "shop", "shop_test", "shop_e2e"):
-        witnessed.run("reset", "--adopt", name).expect(2, repr(name), "shop_test or shop_e2e")
+        verdict(witnessed, adopt=name).expect(2, repr(name), "shop_test or shop_e2e")
 
 
 def test_the_stamp_says_what_g1_promises(witnessed: SampleRepository) -> None:
