@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import UsageError
-from harness.scripts import File
+from harness.sql import File
 
 _NUMBERED = r"(?s)([0-9]+).*"
 _VERSIONED = r"(?s)V([0-9]+(?:[._][0-9]+)*)__.*"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.database import failing_as, literal, quoted
 from harness.errors import Refusal
-from harness.scripts import File
+from harness.sql import File
 
 if TYPE_CHECKING:
     from harness.database import Connection

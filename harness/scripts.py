@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from harness import database, hints, sql
 from harness.errors import ResetFailed
+from harness.sql import File
 from harness.targets import Dsn
 
 if TYPE_CHECKING:
@@ -16,21 +16,6 @@ if TYPE_CHECKING:
 _SHOWN = 300
 """Characters of a statement that a message shows."""
 _SHIELDED = r"(?i)(\bPASSWORD\s+)(E?'(?:[^']|'')*')"
-
-
-class File(NamedTuple):
-    """One SQL file of a stream; `position` counts from 1 in the stream's order, `sha256` is of the bytes on disk."""
-
-    stream: str
-    position: int
-    name: str
-    path: Path
-    sha256: str
-    text: str
-
-    def at(self, offset: int) -> str:
-        """Return where a character stands, for a message."""
-        return f"stream {self.stream!r}, {self.path}:{sql.locate(self.text, offset)}"
 
 
 def check(file: File) -> None:
@@ -50,6 +35,7 @@ def run(connection: Connection, file: File, ledger: str) -> None:
         _run_statements(connection, file, statements)
         _expect(database.is_idle(connection), file, "leaves a transaction open")
         _clean(connection)  # it may have set another role, or read-only
+        _expect_valid_indexes(connection, file)
         _run_ours(connection, file, ledger)
         return
     body = statements[:-1] if script.transaction == "own" else statements
@@ -72,6 +58,22 @@ def _expect(holds: bool, file: File, finding: str) -> None:  # noqa: FBT001  # o
     if not holds:
         advice = f"Let the file run in one piece, or put the line `{sql.MARK}` on top."
         raise ResetFailed(f"stream {file.stream!r}, {file.path} {finding}", next=advice)
+
+
+def _expect_valid_indexes(connection: Connection, file: File) -> None:
+    """Raise ResetFailed for an index that an earlier attempt left invalid and that `IF NOT EXISTS` passed over."""
+    if "CONCURRENTLY" not in file.text.upper():
+        return
+    rows = connection.execute(
+        """SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+           JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE NOT i.indisvalid AND c.relkind = 'i'"""
+    )
+    for namespace, name in rows:
+        if name in file.text:
+            finding = (
+                f"stream {file.stream!r}, {file.path} leaves the index {namespace}.{name} invalid: an earlier attempt to build it failed"
+            )
+            raise ResetFailed(finding, next=f"Run DROP INDEX {database.quoted(namespace)}.{database.quoted(name)} and the command again.")
 
 
 def _run_whole(connection: Connection, file: File, text: str) -> None:

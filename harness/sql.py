@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 MARK = "-- harness: no-transaction"
@@ -68,6 +69,21 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         """line:column."""
         return f"{self.line}:{self.column}"
+
+
+class File(NamedTuple):
+    """One SQL file of a stream; `position` counts from 1 in the stream's order, `sha256` is of the bytes on disk."""
+
+    stream: str
+    position: int
+    name: str
+    path: Path
+    sha256: str
+    text: str
+
+    def at(self, offset: int) -> str:
+        """Return where a character stands, for a message."""
+        return f"stream {self.stream!r}, {self.path}:{locate(self.text, offset)}"
 
 
 class Trap(NamedTuple):

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import commands, database, folders, hints, ledger, scripts, settings, sql
-from harness.commands import Input
+from harness import folders, settings, sql
 from harness.errors import ResetFailed, UsageError
-from harness.scripts import File
 from harness.settings import Run, Settings, Stack, Stream
+from harness.sql import File
 from harness.targets import Dsn, parse_dsn
 
 if TYPE_CHECKING:
+    from harness import commands, ledger, scripts
+    from harness.commands import Input
     from harness.database import Connection
 
     Streams = Mapping[str, str | os.PathLike[str]] | Iterable[Stream]
@@ -56,6 +57,8 @@ def plan(of: Settings) -> Plan:
     seen: dict[Path, str] = {}
     for stream in of.streams:
         if stream.command:
+            from harness import commands
+
             planned.append(Planned(stream, (), commands.read_inputs(of.root, stream)))
             continue
         folder = of.root / stream.directory
@@ -82,6 +85,8 @@ def check_extensions(of: Plan, connection: Connection) -> None:
     wanted = extensions(of)
     if not wanted:
         return
+    from harness import hints
+
     rows = connection.execute("SELECT name::text FROM pg_available_extensions WHERE name = ANY(%s)", [list(wanted)])
     available = {row[0] for row in rows}
     for name, (path, line) in wanted.items():
@@ -109,6 +114,8 @@ def apply(of: Plan, owner: Dsn, maintenance: Dsn, *, application: Dsn | None, sh
     `owner` is the database's role, `maintenance` serves streams with `as = "maintenance"`. Raises ResetFailed when a file or
     a command fails, or something is pending afterwards; Refusal, before anything runs, when the ledger and the files differ.
     """
+    from harness import commands, database, scripts
+
     sessions = scripts.Sessions(owner, maintenance)
     try:
         with database.failing_as(f"the migrations of database {owner.name!r} stopped"):
@@ -118,6 +125,8 @@ def apply(of: Plan, owner: Dsn, maintenance: Dsn, *, application: Dsn | None, sh
 
 
 def _apply(of: Plan, sessions: scripts.Sessions, surroundings: commands.Surroundings) -> list[str]:
+    from harness import commands, ledger, scripts
+
     connection = sessions.clean(as_maintenance=False)
     start = ledger.read(connection)
     todo = pending(of, start)
@@ -155,6 +164,8 @@ def pending(of: Plan, applied: ledger.Ledger) -> list[File]:
 
     Raises Refusal when an applied file was edited, is missing, or a new file is ordered before an applied one.
     """
+    from harness import ledger
+
     todo = []
     for planned in of.streams:
         if not planned.stream.command:
@@ -164,6 +175,8 @@ def pending(of: Plan, applied: ledger.Ledger) -> list[File]:
 
 def migrate(dsn: str, *, streams: Streams | None = None, root: str | os.PathLike[str] | None = None) -> list[str]:
     """Bring any database up to date; see `harness.migrate`."""
+    from harness import database
+
     shell = settings.environment()
     found = _settings_for(streams, root, shell)
     of = plan(found)
@@ -175,7 +188,8 @@ def migrate(dsn: str, *, streams: Streams | None = None, root: str | os.PathLike
     target = parse_dsn("the DSN given to harness.migrate", dsn)
     lock = database.connect(target, purpose="migrate lock")
     try:
-        _take_lock(lock, target)
+        with database.failing_as(f"the lock on the migrations of {target.where} cannot be had"):
+            _take_lock(lock, target)
         return apply(of, target, target, application=None, shell=shell)
     finally:
         lock.close()

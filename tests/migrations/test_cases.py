@@ -93,30 +93,30 @@ def test_mig_04_extensions(shop: SampleRepository) -> None:
         shop.run("reset").expect(4, "0003_fdw.sql:1", "no_such_extension")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("9999_a.sql", "10000_b.sql"), ("9_a.sql", "10_b.sql"), ("0003_a.sql", "0005_b.sql"), ("0007_A.SQL", "0008_b.Sql")],
-    ids=["digits grow", "no zeros", "a gap", "capitals"],
-)
-def test_mig_05_numeric_order(shop: SampleRepository, names: tuple[str, str]) -> None:
-    """The order is the numbers', in every locale."""
-    shop.migration(names[0], "CREATE TABLE a(i int);")
-    shop.migration(names[1], "ALTER TABLE a ADD j int;")
+def test_mig_05_numeric_order(shop: SampleRepository) -> None:
+    """The order is the numbers', whatever their width, in every locale; gaps and capitals are fine."""
+    names = ["2_a.sql", "9_b.sql", "10_c.SQL", "0012_d.sql", "9999_e.sql", "10000_f.Sql"]
+    shop.migration(names[0], "CREATE TABLE a(c1 int);")
+    for number, name in enumerate(names[1:], 2):
+        shop.migration(name, f"ALTER TABLE a RENAME c{number - 1} TO c{number};")
     for locale in ("C", "C.UTF-8"):
         shop.run("reset", "--fresh", env={"LC_ALL": locale}).expect(0)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("0001_again.sql", ["0001_again.sql", "0001_base.sql"]), ("notes.sql", ["notes.sql"]), ("0006_x.sql/y", ["0006_x.sql is a folder"])],
-)
-def test_mig_05_refusals(shop: SampleRepository, name: str, said: list[str]) -> None:
+def test_mig_05_refusals(shop: SampleRepository) -> None:
     """A doubtful order is refused before anything is asked of a server."""
-    shop.migration(name, "SELECT 1;")
     assert shop.cluster is not None
-    with untouched(shop.cluster, "shop_test"):
-        shop.run("reset").expect(2, *said)
-    shop.run("reset", env={"MC_DB_DSN": "postgresql://nobody@127.0.0.1:1/nothing"}).expect(2, *said)
+    for name, said in (
+        ("0001_again.sql", "0001_again.sql and 0001_base.sql"),
+        ("notes.sql", "notes.sql"),
+        ("0006_x.sql/y", "0006_x.sql is a folder"),
+    ):
+        path = shop.migration(name, "SELECT 1;")
+        with untouched(shop.cluster, "shop_test"):
+            shop.run("reset").expect(2, said)
+        path.unlink()
+        if name.endswith("/y"):
+            path.parent.rmdir()
 
 
 def test_mig_05_leftovers_are_skipped_aloud(shop: SampleRepository) -> None:

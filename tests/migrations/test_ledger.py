@@ -166,6 +166,21 @@ def test_a_lost_session_is_told_with_its_file(project: Project) -> None:
     assert project.migrate() == ["core/2_b.sql"]
 
 
+def test_an_index_left_invalid_is_not_passed_over(project: Project) -> None:
+    """After a failed concurrent build `IF NOT EXISTS` would keep the invalid index for ever: the file is not done before it is dropped."""
+    files = {"1_t.sql": "CREATE TABLE t(i int); INSERT INTO t VALUES (1), (1);"}
+    project.files({**files, "2_i.sql": f"{sql.MARK}\nCREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS one ON t(i);"})
+    with pytest.raises(ResetFailed) as caught:
+        project.migrate()
+    assert "SQLSTATE 23505" in caught.value.message
+    assert "Drop the invalid index" in caught.value.next
+    project.cluster.execute("DELETE FROM t", database=project.name)
+    with pytest.raises(ResetFailed, match=r"2_i\.sql leaves the index public\.one invalid"):
+        project.migrate()
+    project.cluster.execute("DROP INDEX one", database=project.name)
+    assert project.migrate() == ["core/2_i.sql"]
+
+
 def test_a_role_that_may_not_make_the_ledger_is_told(project: Project) -> None:
     """An ordinary role in another's database cannot keep a ledger."""
     name = project.create_database()
