@@ -106,6 +106,7 @@ def _reset(work: Work, crew: Crew) -> None:
 
 
 def make_recipe(order: Order, target: SafeTarget) -> Recipe:
+    """Return what the target's next database is built from."""
     root, env, server = str(order.proof.settings.root), order.proof.env, order.proof.server
     maintenance = env.dsn("maintenance")
     context = templates.context(server, target, maintenance, worktree=root, own_cluster=order.own_cluster)

@@ -109,16 +109,19 @@ def _choose_account(binaries: Path, folder: Path) -> _Account:
 class ScratchCluster:
     """A cluster of its own on 127.0.0.1, ended and deleted on leaving the context.
 
-    Keyword arguments are server settings (`wal_level="logical"`); `listen` and `sockets` open other ways in.
+    Keyword arguments are server settings (`wal_level="logical"`); `listen` and `sockets` open other ways in; `place` is
+    where its folder is made, memory where there is some.
     """
 
-    def __init__(self, *, auth: str = "scram-sha-256", listen: str = "127.0.0.1", sockets: bool = False, **settings: str) -> None:
+    def __init__(
+        self, *, auth: str = "scram-sha-256", listen: str = "127.0.0.1", sockets: bool = False, place: Path | None = None, **settings: str
+    ) -> None:
         sweep()
         self.host, self.port, self.pid = "127.0.0.1", 0, 0
         self.passwords = {SUPERUSER: "su-secret-9041"}
         self.binaries = find_binaries()
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # made with mkdtemp
-        self.folder = Path(tempfile.mkdtemp(prefix="harness-scratch-", dir=memory))
+        self.folder = Path(tempfile.mkdtemp(prefix="harness-scratch-", dir=place or memory))
         self.data, self.sockets = self.folder / "data", self.folder / "s"
         self._record = records_folder() / f"{os.getpid()}-{self.folder.name}.json"
         self._note()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,15 +19,15 @@ class Inside(list[str]):
         self.repository, self.own_cluster = repository, own_cluster
 
     @contextmanager
-    def opened(self, shell: Mapping[str, str] | None = None) -> Iterator[session.Opened]:
+    def opened(self, *, wait: float = 0) -> Iterator[session.Opened]:
         """Hold the locks of both databases."""
         found = settings.load(self.repository.root)
-        with session.opened(found, shell or {}, roles=found.test_roles, wait=0, say=self.append) as run:
+        with session.opened(found, {}, roles=found.test_roles, wait=wait, say=self.append) as run:
             yield run._replace(own_cluster=self.own_cluster)
 
-    def reset(self, *, fresh: bool = False) -> list[DatabaseReset]:
-        """Reset both databases."""
-        with self.opened() as run:
+    def reset(self, *, fresh: bool = False, wait: float = 0) -> list[DatabaseReset]:
+        """Reset both databases; `wait` for what a killed reset still does in the server."""
+        with self.opened(wait=wait) as run:
             return session.make_pristine(run, fresh=fresh, say=self.append)
 
 

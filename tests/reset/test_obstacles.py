@@ -66,7 +66,7 @@ def test_a_session_on_the_new_database_is_told_in_one_line(
     """Who came in while the reset ended is no fault of it, but may spoil the run."""
     inside, last_step = Inside(reset_once), reset._warn_of_sessions
 
-    def slowed(work: reset._Work) -> None:
+    def slowed(work: reset.Work) -> None:
         with scratch_cluster.connect("dev", "shop_test", application_name="early"), scratch_cluster.connect("su", "shop_test"):
             last_step(work)
 
