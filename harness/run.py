@@ -61,6 +61,8 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     """
     check_serial(request.arguments)
     reporter = Reporter(shell=shell, expected=runner.expected_seconds(settings), quiet=request.quiet)
+    if request.shard and not request.packages:
+        reporter.say(f"shard {request.shard[0]}/{request.shard[1]} has no packages: there are fewer packages than machines")
     roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
     with session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened:
         # In CI, and for commands whose inputs are unknown, no template is used: with this each run has its own.

@@ -66,7 +66,7 @@ CLEAN = (
     "INSERT INTO part VALUES (1, 'north');\nDELETE FROM part;",
     "CREATE TABLE own(id serial);\nINSERT INTO own DEFAULT VALUES;\nDROP TABLE own;",
     "ALTER DATABASE shop_test SET work_mem = '8MB';\nALTER DATABASE shop_test RESET work_mem;",
-    "SELECT pg_advisory_lock(42);",
+    "SELECT pg_advisory_lock(7);",
 )
 
 
@@ -91,7 +91,7 @@ class Project:
             self._plant(polluters, together=together)
         lines = [f"  {{ path = {json.dumps(name)}, command = ['sh', 'run.sh'] }}," for name in self.names]
         repository.settings(SETTINGS.format(packages="\n".join(lines)))
-        repository.migration("0001_base.sql", SCHEMA + "INSERT INTO note(body) VALUES ('first');\nSELECT nextval('free_seq');\n")
+        repository.migration("0001_base.sql", SCHEMA + "INSERT INTO note(body) VALUES ('first');\n")
 
     def _plant(self, polluters: int, *, together: bool) -> None:
         places = sorted(self.chance.sample(range(self.size), polluters + (1 if together else polluters)))
