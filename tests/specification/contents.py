@@ -46,6 +46,18 @@ def contents(mission: Mission, url: str) -> Contents:
     return Contents(objects, found, sequences, database)
 
 
+def differences(found: Contents, expected: Contents) -> list[str]:
+    """Return in words what one database has and the other has not; empty when they are the same."""
+    told = []
+    for what, one, other in zip(Contents._fields, found, expected, strict=True):
+        sides = [set(map(str, side.items())) if isinstance(side, dict) else set(map(str, side)) for side in (one, other)]
+        told += [f"{what}, unexpected: {thing}" for thing in sorted(sides[0] - sides[1])]
+        told += [f"{what}, missing: {thing}" for thing in sorted(sides[1] - sides[0])]
+        if one != other and not told:
+            told.append(f"{what}: another order")
+    return told
+
+
 def by_psql(mission: Mission, name: str, role: str) -> str:
     """Migrate a new database from zero with `psql -f`, file by file in order, and return its URL."""
     mission.ask(f'DROP DATABASE IF EXISTS "{name}"')

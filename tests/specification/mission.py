@@ -87,7 +87,7 @@ class Mission(SampleRepository):
         """Return the sample's environment without pytest's third-party plugins, which the sample does not use and which cost most of a run."""
         return super().environment({"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(changes or {})})
 
-    def harness(self, *arguments: str, env: Mapping[str, str | None] | None = None, timeout: float = 120) -> Completed:
+    def harness(self, *arguments: str, env: Mapping[str, str | None] | None = None, timeout: float = 300) -> Completed:
         """Run the console command to its end."""
         return self.run(*arguments, command="harness", env=env, timeout=timeout)
 
@@ -112,7 +112,7 @@ class Mission(SampleRepository):
 
     def finished(self, process: subprocess.Popen[str], code: int = 0, *phrases: str) -> str:
         """Wait for a command that was started and return its output; its code must be `code`."""
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
         Completed(("harness",), process.returncode, output, "").expect(code, *phrases)
         return output
 
@@ -174,7 +174,7 @@ class Mission(SampleRepository):
             self.ask("SELECT datname::text, oid::int8 FROM pg_database WHERE NOT datistemplate AND datname !~ '^(harness_|postgres$)'")
         )
 
-    def pytest(self, *arguments: str, env: Mapping[str, str | None] | None = None, timeout: float = 60) -> Completed:
+    def pytest(self, *arguments: str, env: Mapping[str, str | None] | None = None, timeout: float = 120) -> Completed:
         """Run plain pytest here, as somebody without the harness would."""
         argv = [sys.executable, "-m", "pytest", "-p", "harness.plugin", "-q", *arguments]
         done = subprocess.run(
@@ -256,7 +256,7 @@ class Mission(SampleRepository):
         wait_until((self.observations / f"{package}.begun").exists)
 
 
-def wait_until(claim: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(claim: Callable[[], object], seconds: float = 120) -> None:
     """Wait until `claim` holds; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not claim():

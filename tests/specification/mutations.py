@@ -18,7 +18,7 @@ ISOLATION, PRISTINE, SETUP = (f"{FOLDER}/test_{name}.py" for name in ("isolation
 class Mutation(NamedTuple):
     """One broken promise: `edits` are pairs of a text of the harness that occurs once and what stands there instead.
 
-    `test` is the scenario's that goes red, `symptom` what its output says then.
+    `test` is the scenario's that goes red, `symptom` a part of what it says then, in pytest's lines that explain a failure.
     """
 
     name: str
@@ -51,12 +51,14 @@ MUTATIONS = (
         (
             (
                 "                results.append(_run_package(run, package, number, chosen))\n",
-                "                import concurrent.futures as futures\n"
-                "                pool, begun = globals().setdefault('_ahead', (futures.ThreadPoolExecutor(2), {}))\n"
-                "                for at, each in enumerate(chosen[: number + 1], 1):\n"
-                "                    if at not in begun:\n"
-                "                        begun[at] = pool.submit(_run_package, run, each, at, chosen)\n"
-                "                results.append(begun[number].result())\n",
+                (
+                    "                import concurrent.futures as futures\n"
+                    "                pool, begun = globals().setdefault('_ahead', (futures.ThreadPoolExecutor(2), {}))\n"
+                    "                for at, each in enumerate(chosen[: number + 1], 1):\n"
+                    "                    if at not in begun:\n"
+                    "                        begun[at] = pool.submit(_run_package, run, each, at, chosen)\n"
+                    "                results.append(begun[number].result())\n"
+                ),
             ),
             ("        roots = _children() - self._before - {self.pid}\n", "        roots: set[int] = set()\n"),
         ),
@@ -128,7 +130,12 @@ MUTATIONS = (
     ),
     Mutation(
         "a template is cloned from the previous database",
-        (("TEMPLATE {quoted(recipe.template)} {owner}", "TEMPLATE {quoted(recipe.name)} {owner}"),),
+        (
+            (
+                "TEMPLATE {quoted(recipe.template)} {owner}",
+                "TEMPLATE {quoted(recipe.name if recipe.target.oid else recipe.template)} {owner}",
+            ),
+        ),
         f"{PRISTINE}::test_every_run_starts_from_migrations_only",
         "left_behind",
     ),
@@ -147,8 +154,8 @@ MUTATIONS = (
         "databases that exist are not reset",
         (
             (
-                "    databases = reset.reset(run.connection, order, say=say)\n",
-                "    databases = [] if all(target.oid for target in run.targets) else reset.reset(run.connection, order, say=say)\n",
+                "    databases = reset.reset(run.conn",
+                "    databases = [] if all(target.oid for target in run.targets) else reset.reset(run.conn",
             ),
         ),
         f"{PRISTINE}::test_full_suite_twice_in_a_row",
@@ -176,11 +183,11 @@ MUTATIONS = (
         (
             (
                 "record.dsn(database.variable, user, database.name).text",
-                'record.dsn(database.variable, user, settings.database("application").name).text',
+                'record.dsn(database.variable, user, settings.database("application" if database.role in settings.test_roles else database.role).name).text',
             ),
         ),
         f"{SETUP}::test_bootstrap_emits_the_dsns",
-        "hangar_test",
+        "the same database",
     ),
     Mutation(
         "the database's name is harness.toml's, whatever test/.env says",
@@ -249,9 +256,10 @@ def mutate(root: Path, mutation: Mutation) -> None:
 
 
 def scenario(root: Path, test: str) -> Completed:
-    """Run one test in the copy, with the copy's code."""
+    """Run one test in the copy, with the copy's code; its output is what pytest says of the failure, without the test's source."""
     gone = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
     env = {name: value for name, value in os.environ.items() if name not in gone} | {"PYTHONPATH": str(root)}
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     done = subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, errors="replace", check=False, timeout=600)
-    return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+    said = "\n".join(line for line in done.stdout.splitlines() if line.startswith(("E ", "ERROR "))) or done.stdout
+    return Completed(tuple(argv), done.returncode, said, done.stderr)

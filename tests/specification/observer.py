@@ -18,7 +18,7 @@ TABLES = """
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^(pg_|information_schema)' ORDER BY 1
 """
-PATIENCE = 60
+PATIENCE = 120
 
 
 def pytest_configure(config: pytest.Config) -> None:

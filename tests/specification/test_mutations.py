@@ -1,6 +1,6 @@
 """The scenarios can fail: every promise broken on purpose turns one of them red.
 
-CI breaks one; `inv test --package tests/specification -- -k mutation --rounds 99` breaks all.
+CI breaks one; `inv test --package tests/specification -- -k scenario_red --rounds 99` breaks all.
 """
 
 from __future__ import annotations
