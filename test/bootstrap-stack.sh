@@ -168,11 +168,17 @@ make_environment() {
 
 # PYTHONDONTWRITEBYTECODE is lifted for the installer only: libraries that are compiled at every start cost most of it.
 install() {
+    log=$root/test/.stack/install.log
+    mkdir -p "$root/test/.stack"
     if command -v uv >/dev/null 2>&1; then
-        env -u PYTHONDONTWRITEBYTECODE uv pip install --quiet --compile-bytecode --python "$python" "$@"
+        set -- uv pip install --compile-bytecode --python "$python" "$@"
     else
-        env -u PYTHONDONTWRITEBYTECODE PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet "$@"
-    fi || fail 5 "installing $* failed. Mend what the lines above say, then run this again."
+        set -- "$python" -m pip install --disable-pip-version-check "$@"
+    fi
+    if ! env -u PYTHONDONTWRITEBYTECODE PIP_ROOT_USER_ACTION=ignore "$@" >"$log" 2>&1; then
+        cat "$log" >&2
+        fail 5 "'$*' failed. Mend what the lines above say, then run this again."
+    fi
 }
 
 # pip before 25.1 does not know dependency groups, and Python before 3.11 no TOML: the harness's own reader is there by then.
