@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, NoReturn, Protocol
 
 from harness.errors import Interrupted
 from harness.process import (
@@ -15,6 +15,7 @@ from harness.process import (
     LINUX,
     TERM,
     Found,
+    Process,
     ignore_stop_signals,
     processes,
     signal_group,
@@ -25,9 +26,6 @@ from harness.process import (
     with_descendants,
 )
 
-if TYPE_CHECKING:
-    import subprocess
-
 MARK = "HARNESS_RUN"
 """The private variable by which the watchman knows a run's processes, wherever they went; nested runs add to it."""
 
@@ -37,13 +35,22 @@ KILL_SECONDS = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class Starter(Protocol):
+    """Starts a command in a session of its own: as a new program, or forked from a warm interpreter."""
+
+    def __call__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None) -> Process:
+        """Return the process; raises OSError when it cannot be started."""
+
+
 class NotStarted(Exception):
     """A program could not be started, and why."""
 
 
 @contextmanager
-def running(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: float, output: IO[bytes] | None = None) -> Iterator[Child]:
-    """Start `argv` in a session and process group of its own; leaving the context ends all that it started.
+def running(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: float, output: IO[bytes] | None = None, starter: Starter = start
+) -> Iterator[Child]:
+    """Have `starter` start `argv` in a session and process group of its own; leaving the context ends all that it started.
 
     It has our own stdin and outputs, or both its outputs go to `output`. On Linux we adopt its orphans meanwhile, so that what
     left the group is found too; elsewhere the group is all we know. Raises NotStarted when it cannot be started.
@@ -55,7 +62,7 @@ def running(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: fl
     try:
         with signals_deferred():
             try:
-                child = Child(start(argv, env=env, cwd=cwd, output=output), before, grace)
+                child = Child(starter(argv, env=env, cwd=cwd, output=output), before, grace)
             except OSError as error:
                 raise NotStarted(f"{argv[0]} cannot be started: {error.strerror}") from error
         yield child
@@ -71,7 +78,7 @@ def running(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, grace: fl
 class Child:
     """A package's process as `running` hands it out."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], before: set[int], grace: float) -> None:
+    def __init__(self, popen: Process, before: set[int], grace: float) -> None:
         self.pid = popen.pid
         self._popen = popen
         self._before = before

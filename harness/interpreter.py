@@ -9,37 +9,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from harness.process import LINUX, start
-
-if TYPE_CHECKING:
-    import subprocess
+from harness.process import KILL, LINUX, Process, signal_pid, start
 
 SCRIPT = Path(__file__).with_name("warm.py")
-PREFIX = ["-m", "pytest"]
 
 
 class Forked:
-    """A forked child, ours by adoption, with as much of Popen's face as `children` looks at."""
+    """A forked child, ours by adoption."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the child; TimeoutExpired after `timeout` seconds."""
-        import subprocess
-
+        """Return the exit code, negative for a signal; subprocess.TimeoutExpired after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG if deadline is not None else 0)
-            except ChildProcessError:
-                pid, status = self.pid, 0
+            pid, status = os.waitpid(self.pid, 0 if deadline is None else os.WNOHANG)
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif deadline is not None and time.monotonic() >= deadline:
+                import subprocess
+
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             else:
                 time.sleep(0.001)
@@ -67,22 +60,23 @@ class Interpreter:
         self._requests = os.fdopen(requests, "wb", buffering=0)
         self._answers = os.fdopen(answers, "rb")
 
-    def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None
-    ) -> subprocess.Popen[bytes] | Forked:
-        """Start `argv` (this interpreter with `-m pytest`) as a forked child where that is the same, else anew."""
+    def warm_up(self) -> None:
+        """Wait until it has imported everything, and say why packages cannot be forked where they cannot."""
         if self._unusable is None:
-            self._unusable = str(self._receive().get("unsafe", "it has ended by itself"))
+            self._unusable = str(self._receive().get("unsafe", "the warm interpreter has ended by itself"))
             if self._unusable:
-                self._say(f"each package starts pytest anew: {self._unusable}")
-        if self._unusable or list(argv[1:3]) != PREFIX or self._is_for_the_start(env):
+                self._say(f"pytest starts anew for each package: {self._unusable}")
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None) -> Process:
+        """Start `argv`, this Python with `-m pytest`, as a forked child where that is the same, else anew."""
+        if self._unusable or self._is_for_the_start(env):
             return start(argv, env=env, cwd=cwd, output=output)
         request = {"arguments": list(argv[3:]), "env": dict(env), "cwd": str(cwd), "output": output.name if output else None}
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps(request).encode() + b"\n")
         pid = self._receive().get("pid")
         if pid is None:
-            self._unusable = "the interpreter has ended by itself"
+            self._unusable = "the warm interpreter has ended by itself"
             return start(argv, env=env, cwd=cwd, output=output)
         return Forked(pid)
 
@@ -96,9 +90,10 @@ class Interpreter:
         return dict(json.loads(line)) if line else {}
 
     def close(self) -> None:
-        """End it; what it forked is not its any more."""
+        """End it at once: it has nothing to save, and what it forked is not its any more."""
         self._requests.close()
         self._answers.close()
+        signal_pid(self._popen.pid, KILL)
         self._popen.wait()
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness import report, runner, session, verdict
-from harness.errors import TESTS_FAILED, Outcome, UsageError
+from harness.errors import TESTS_FAILED, HarnessError, Interrupted, Outcome, UsageError
 from harness.packages import check_serial
 from harness.report import Reporter
 from harness.results import DatabaseReset, PackageResult, encode
 from harness.run import Request, document, run_once
+from harness.runner import Workplace
 from harness.session import Opened, Say
 from harness.settings import Package, Settings, is_ci
 from harness.upkeep import residue_of
@@ -47,14 +48,17 @@ def verify(settings: Settings, shell: Mapping[str, str], request: Request, *, se
     outcome.document = {"runs": documents, "differences": []}
     expected = runner.expected_seconds(settings)
     reporter = Reporter(shell=shell, expected=expected, quiet=request.quiet)
-    with session.opened(settings, shell, roles=_roles(settings, request.packages), wait=request.wait, say=reporter.say) as opened:
+    with (
+        session.opened(settings, shell, roles=_roles(settings, request.packages), wait=request.wait, say=reporter.say) as opened,
+        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say) as place,
+    ):
         for number, each in enumerate((request, second), 1):
             reporter = Reporter(shell=shell, expected=expected, quiet=request.quiet)
             reporter.say(f"run {number} of 2{f', shuffled by {seed}' if seed is not None and number > 1 else ''}")
             databases: list[DatabaseReset] = []
             try:
                 again, databases = _pristine(opened, reporter.say)
-                run_once(again, each, reporter)
+                run_once(again, place, each, reporter)
             finally:
                 runs.append(reporter.results)
                 documents.append(document(each, reporter, databases))
@@ -109,8 +113,8 @@ def _bisect_command(package: str, seed: int | None) -> str:
 class _Runs:
     """The runs of one search: each an answer to whether the victim fails after some packages."""
 
-    def __init__(self, opened: Opened, question: Question, say: Say) -> None:
-        self.opened, self.question, self.say = opened, question, say
+    def __init__(self, opened: Opened, place: Workplace, question: Question, say: Say) -> None:
+        self.opened, self.place, self.question, self.say = opened, place, question, say
         self.by_name = {package.name: package for package in question.packages}
         self.results: dict[tuple[str, ...], list[PackageResult]] = {}
         self.number = 0
@@ -122,7 +126,9 @@ class _Runs:
         self.number += 1
         reporter = Reporter(shell=self.opened.shell, quiet=True, stream=io.StringIO())
         self.opened, _ = _pristine(self.opened, reporter.say)
-        results = run_once(self.opened, Request(packages=tuple(packages), arguments=self.question.arguments, quiet=True), reporter)
+        results = run_once(
+            self.opened, self.place, Request(packages=tuple(packages), arguments=self.question.arguments, quiet=True), reporter
+        )
         bad = verdict.is_bad(victim, results)
         if bad is None:
             known = sorted(test.id for test in results[-1].tests)
@@ -145,15 +151,18 @@ def bisect(settings: Settings, shell: Mapping[str, str], question: Question, *, 
         raise UsageError(f"there is no package {package!r}", next=f"Name one of: {', '.join(names)}.")
     earlier = names[: names.index(package)]
     chosen = question.packages[: len(earlier) + 1]
-    with session.opened(settings, shell, roles=_roles(settings, chosen), wait=question.wait, say=say) as opened:
-        runs = _Runs(opened, question, say)
+    with (
+        session.opened(settings, shell, roles=_roles(settings, chosen), wait=question.wait, say=say) as opened,
+        runner.workplace(settings, chosen, opened.env, shell=shell, say=say) as place,
+    ):
+        runs = _Runs(opened, place, question, say)
         search = Search(earlier, runs.fails, repeat=question.repeat)
         most = math.ceil(math.log2(len(earlier))) + 3 if earlier else 1
         each = f", each run {question.repeat} times" if question.repeat > 1 else ""
         say(f"{question.victim} has {len(earlier)} package(s) before it; one polluter takes at most {most} runs{each}")
         try:
             finding = search.run()
-        except BaseException:
+        except (Interrupted, HarnessError):
             _answer(settings, question, search.so_far(), runs, outcome, say)
             raise
         _answer(settings, question, finding, runs, outcome, say)

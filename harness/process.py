@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
+from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,6 +28,16 @@ class Completed(NamedTuple):
     stdout: str
     stderr: str
     timed_out: bool
+
+
+class Process(Protocol):
+    """A child of ours: Popen's, or one that became ours by adoption."""
+
+    pid: int
+    returncode: int | None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, negative for a signal; subprocess.TimeoutExpired after `timeout` seconds."""
 
 
 class Found(NamedTuple):
@@ -227,7 +237,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def wait_for(child: subprocess.Popen[bytes], timeout: float | None) -> bool:
+def wait_for(child: Process, timeout: float | None) -> bool:
     """Wait until `child` ends; False when `timeout` seconds passed first. Sleeps in the kernel where that is possible."""
     import subprocess
 

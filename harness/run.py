@@ -13,6 +13,7 @@ from harness.errors import Outcome, UsageError
 from harness.packages import check_serial
 from harness.report import Reporter
 from harness.results import DatabaseReset, PackageResult, encode, exit_code, totals
+from harness.runner import Workplace
 from harness.session import Opened
 from harness.settings import FILE, Package, Settings, is_ci
 from harness.upkeep import Upkeep
@@ -64,12 +65,15 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     if request.shard and not request.packages:
         reporter.say(f"shard {request.shard[0]}/{request.shard[1]} has no packages: there are fewer packages than machines")
     roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
-    with session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened:
+    with (
+        session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened,
+        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say) as place,
+    ):
         # In CI, and for commands whose inputs are unknown, no template is used: with this each run has its own.
         salt = token_hex(8) if request.isolate and (is_ci(shell) or streams.fingerprint(opened.plan, []) is None) else ""
         databases = _prepare(opened, request, reporter, salt)
         try:
-            run_once(opened, request, reporter, salt=salt)
+            run_once(opened, place, request, reporter, salt=salt)
             if not session.still_holds(opened):
                 reporter.doubt("the session that held the databases' locks was lost")
         finally:
@@ -78,7 +82,7 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     outcome.exit = exit_code(reporter.results)
 
 
-def run_once(opened: Opened, request: Request, reporter: Reporter, *, salt: str = "") -> list[PackageResult]:
+def run_once(opened: Opened, place: Workplace, request: Request, reporter: Reporter, *, salt: str = "") -> list[PackageResult]:
     """Run the packages on the databases as they are, and look at what each leaves behind; raises what `run_packages` raises."""
     upkeep = Upkeep(opened, reporter)
     isolation = upkeep.isolating(opened, request.packages, salt=salt) if request.isolate else nullcontext()
@@ -87,6 +91,7 @@ def run_once(opened: Opened, request: Request, reporter: Reporter, *, salt: str 
             opened.settings,
             request.packages,
             opened.env,
+            place=place,
             shell=opened.shell,
             reporter=reporter,
             arguments=request.arguments,

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import conftests, junit, outcomes, packages
-from harness.children import Child, NotStarted, running, watchman
+from harness.children import Child, NotStarted, Starter, running, watchman
 from harness.errors import Interrupted
+from harness.interpreter import Interpreter, is_possible
 from harness.outcomes import Ended, Event, Follower
 from harness.packages import child_environment, own_variables
-from harness.process import command_line
+from harness.process import command_line, start
 from harness.report import Reporter
 from harness.results import PackageResult, any_test_ran
 from harness.settings import Package, Settings, is_ci
@@ -25,13 +26,21 @@ from harness.settings import Package, Settings, is_ci
 if TYPE_CHECKING:
     from harness.envfile import Env
 
-__all__ = ["child_environment", "expected_seconds", "own_variables", "results_folder", "run_packages"]
+__all__ = ["child_environment", "expected_seconds", "own_variables", "results_folder", "run_packages", "workplace"]
 
 LAST = "last.json"
 TICK = 0.2
 
 Before = Callable[[Package], None]
 After = Callable[[Package, PackageResult], PackageResult]
+
+
+class Workplace(NamedTuple):
+    """Where packages run: a private folder, the mark that all processes bear, and a warm interpreter per role."""
+
+    mark: str
+    folder: Path
+    interpreters: Mapping[str, Interpreter]
 
 
 class Run(NamedTuple):
@@ -43,7 +52,7 @@ class Run(NamedTuple):
     arguments: tuple[str, ...]
     reporter: Reporter
     quiet: bool
-    mark: str
+    place: Workplace
     folder: Path
     before: Before | None
     after: After | None
@@ -51,11 +60,35 @@ class Run(NamedTuple):
     """The package that a signal interrupted, with the tests that were over by then."""
 
 
+@contextmanager
+def workplace(
+    settings: Settings, chosen: Sequence[Package], env: Env, *, shell: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[Workplace]:
+    """Prepare for `chosen`: their interpreters warm up while the caller resets. At the end no process of ours is left."""
+    folder = Path(tempfile.mkdtemp(prefix="harness-run-"))
+    mark = folder.name.removeprefix("harness-run-") + f".{os.getpid()}"
+    interpreters: dict[str, Interpreter] = {}
+    try:
+        with watchman(mark, folder):
+            try:
+                for package in chosen if is_possible(fork=settings.run.fork) else ():
+                    if not package.command and package.role not in interpreters:
+                        seen = packages.run_environment(settings, package, env, shell, mark=mark, folder=folder)
+                        interpreters[package.role] = Interpreter(seen, settings.root, say)
+                yield Workplace(mark, folder, interpreters)
+            finally:
+                for interpreter in interpreters.values():
+                    interpreter.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def run_packages(  # noqa: PLR0913  # one keyword per flag
     settings: Settings,
     chosen: Sequence[Package],
     env: Env,
     *,
+    place: Workplace,
     shell: Mapping[str, str],
     reporter: Reporter,
     arguments: Sequence[str] = (),
@@ -75,24 +108,24 @@ def run_packages(  # noqa: PLR0913  # one keyword per flag
     _warn(settings, chosen, shell, reporter)
     strict = strict or settings.run.strict == "always" or (settings.run.strict == "ci" and is_ci(shell))
     results: list[PackageResult] = []
-    with _private_folder() as (mark, folder), watchman(mark, folder):
-        run = Run(settings, env, shell, tuple(arguments), reporter, quiet, mark, folder, before, after, [])
-        try:
-            for number, package in enumerate(chosen, 1):
-                reporter.begin(package, number, len(chosen))
-                results.append(_run_package(run, package, number, chosen))
-                reporter.end(results[-1])
-                if fail_fast and not _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))[-1].fine:
-                    break
-        except Interrupted:
-            for result in run.cut:
-                results.append(result)
-                reporter.end(result)
-            raise
-        finally:
-            results += [outcomes.without_process(package, "not-run", "", time.time()) for package in chosen[len(results) :]]
-            results = _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))
-            reporter.results = results
+    folder = Path(tempfile.mkdtemp(dir=place.folder))
+    run = Run(settings, env, shell, tuple(arguments), reporter, quiet, place, folder, before, after, [])
+    try:
+        for number, package in enumerate(chosen, 1):
+            reporter.begin(package, number, len(chosen))
+            results.append(_run_package(run, package, number, chosen))
+            reporter.end(results[-1])
+            if fail_fast and not _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))[-1].fine:
+                break
+    except Interrupted:
+        for result in run.cut:
+            results.append(result)
+            reporter.end(result)
+        raise
+    finally:
+        results += [outcomes.without_process(package, "not-run", "", time.time()) for package in chosen[len(results) :]]
+        results = _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))
+        reporter.results = results
     return results
 
 
@@ -108,15 +141,6 @@ def expected_seconds(settings: Settings) -> dict[str, float]:
         return {package["package"]: float(package["seconds"]) for package in document["packages"] if package["status"] != "not-run"}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-@contextmanager
-def _private_folder() -> Iterator[tuple[str, Path]]:
-    folder = Path(tempfile.mkdtemp(prefix="harness-run-"))
-    try:
-        yield folder.name.removeprefix("harness-run-") + f".{os.getpid()}", folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _warn(settings: Settings, chosen: Sequence[Package], shell: Mapping[str, str], reporter: Reporter) -> None:
@@ -152,16 +176,21 @@ def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
     cwd = root / package.path if package.command and (root / package.path).is_dir() else root
     coloured = run.quiet and run.reporter.is_terminal
     argv = packages.command_line(package, run.arguments, folder=folder, root=root, is_coloured=coloured)
-    env = packages.run_environment(run.settings, package, run.env, run.shell, mark=run.mark, folder=folder)
+    env = packages.run_environment(run.settings, package, run.env, run.shell, mark=run.place.mark, folder=folder)
     junit_file = cwd / package.junit if package.junit else None
     if junit_file:
         junit_file.unlink(missing_ok=True)
+    interpreter = None if package.command else run.place.interpreters.get(package.role)
+    if interpreter:
+        interpreter.warm_up()
+    grace = run.settings.run.grace
+    starter: Starter = interpreter.start if interpreter else start
     output = folder / "output"
     started, clock = time.time(), time.monotonic()
     try:
         with (
             output.open("wb") as captured,
-            running(argv, env=env, cwd=cwd, grace=run.settings.run.grace, output=captured if run.quiet else None) as child,
+            running(argv, env=env, cwd=cwd, grace=grace, output=captured if run.quiet else None, starter=starter) as child,
         ):
             in_time = _wait(run, package, child, folder / "outcomes", clock)
             seconds = time.monotonic() - clock

@@ -33,18 +33,21 @@ def main() -> None:
         }
         reporter = report.Reporter(shell=shell, expected=runner.expected_seconds(settings), quiet=flags.quiet)
         packages = [package for package in settings.packages if flags.e2e or package.role == "test"]
+        env = Env(Path("test/.env"), dsns, None, ())
         try:
-            runner.run_packages(
-                settings,
-                packages,
-                Env(Path("test/.env"), dsns, None, ()),
-                shell=shell,
-                reporter=reporter,
-                arguments=arguments,
-                fail_fast=flags.fail_fast,
-                quiet=flags.quiet,
-                strict=flags.strict,
-            )
+            with runner.workplace(settings, packages, env, shell=shell, say=reporter.say) as place:
+                runner.run_packages(
+                    settings,
+                    packages,
+                    env,
+                    place=place,
+                    shell=shell,
+                    reporter=reporter,
+                    arguments=arguments,
+                    fail_fast=flags.fail_fast,
+                    quiet=flags.quiet,
+                    strict=flags.strict,
+                )
         finally:
             results = reporter.results
             outcome.exit = exit_code(results)
