@@ -46,7 +46,7 @@ def test_bisect_ends_with_a_command_that_reproduces(project: Project) -> None:
         "run 2: after tests/p00, tests/p01, tests/p02: fails",
     ]
     assert lines[-5:] == [
-        "tests/p03 fails after tests/p01; alone it passes (4 runs)",
+        "tests/p03 fails after tests/p01; alone it passes (5 runs)",
         "tests/p01 left: public.item 20 → 21 rows (1 written)",
         "  public.item: (21,left,0)",
         "  sequence public.item_id_seq: 20 → 21",
