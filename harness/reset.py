@@ -89,7 +89,7 @@ def reset(connection: Connection, order: Order, *, say: Callable[[str], None]) -
 
 
 def _reset(work: Work, crew: Crew) -> None:
-    _check(work, crew)
+    check(work, crew)
     work.lap("checks")
     try:
         work.build.run(crew)
@@ -118,7 +118,7 @@ def make_recipe(order: Order, target: SafeTarget) -> Recipe:
     return Recipe(target, maintenance, application, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
 
 
-def _check(work: Work, crew: Crew) -> None:
+def check(work: Work, crew: Crew) -> None:
     """Refuse everything that can be known beforehand, before any database is touched; drop what a killed reset left."""
     clearance = work.clearance
     clearance.await_orphans(crew)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import cluster, database, envfile, guard, lock, obstacles, reset, streams, worktree
+from harness import cluster, database, envfile, guard, lock, obstacles, rehearsal, reset, streams, worktree
 from harness.crew import worker_key
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
+from harness.rehearsal import Rehearsal
 from harness.settings import ENV_FILE, Settings
 from harness.spare import Spare
 from harness.targets import Dsn, SafeTarget
@@ -92,6 +93,11 @@ def make_pristine(run: Opened, *, fresh: bool, say: Say, salt: str = "") -> list
     databases = reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), say=say)
     lock.sign(run.connection, run.settings.root)
     return databases
+
+
+def rehearse(run: Opened, *, say: Say) -> Rehearsal:
+    """Apply the streams from zero, twice, beside the test database that `run` holds."""
+    return rehearsal.rehearse(run.connection, _order(run, run.targets[:1], fresh=True, salt=""), say)
 
 
 def _order(run: Opened, targets: Sequence[SafeTarget], *, fresh: bool, salt: str) -> reset.Order:

@@ -122,6 +122,27 @@ def test(
         run.test(settings, shell, request, outcome=outcome)
 
 
+@task(auto_shortflags=False, help={"json": JSON_HELP, "wait": WAIT_HELP, "no-wait": NO_WAIT_HELP})
+def migrations_check(_context: Context, json: str = "", wait: str = "", no_wait: bool = False) -> None:
+    """Apply the streams from zero, twice, in a throw-away database, and compare the schemas."""
+    with boundary("migrations-check", json_to=json) as outcome:
+        settings, shell = begin()
+        from harness import session
+        from harness.errors import ResetFailed
+        from harness.results import encode
+
+        with session.opened(settings, shell, roles=("test",), wait=wait_seconds(wait, no_wait=no_wait), say=say) as run:
+            found = session.rehearse(run, say=say)
+        outcome.document = encode(found)
+        for line in found.differences:
+            say(f"  {line}")
+        if found.differences:
+            raise ResetFailed(
+                f"{len(found.differences)} object(s) differ between two times from zero", next="Make the streams give the same each time."
+            )
+        say(f"{found.migrations} migration(s) from zero to head, twice the same schema: {found.objects} objects, nothing pending")
+
+
 @task(auto_shortflags=False, help={"database": DATABASE_HELP})
 def psql(_context: Context, database: str = "test") -> None:
     """Open psql on a test database."""
@@ -161,6 +182,7 @@ __all__ = [
     "bisect",
     "doctor",
     "env",
+    "migrations_check",
     "psql",
     "report_merge",
     "reset",
