@@ -50,14 +50,13 @@ MUTATIONS = (
         "a package begins before the one before it has ended",
         (
             (
-                "                results.append(_run_package(run, package, number, chosen))\n",
+                "results.append(_run_package(run, package, number, chosen))\n",
                 (
-                    "                import concurrent.futures as futures\n"
-                    "                pool, begun = globals().setdefault('_ahead', (futures.ThreadPoolExecutor(2), {}))\n"
-                    "                for at, each in enumerate(chosen[: number + 1], 1):\n"
-                    "                    if at not in begun:\n"
-                    "                        begun[at] = pool.submit(_run_package, run, each, at, chosen)\n"
-                    "                results.append(begun[number].result())\n"
+                    "begun = globals().setdefault('_begun', {}); futures = __import__('concurrent.futures').futures;"
+                    " pool = globals().setdefault('_pool', futures.ThreadPoolExecutor(2));"
+                    " [begun.update({at: pool.submit(_run_package, run, each, at, chosen)})"
+                    " for at, each in enumerate(chosen[: number + 1], 1) if at not in begun];"
+                    " results.append(begun[number].result())\n"
                 ),
             ),
             ("        roots = _children() - self._before - {self.pid}\n", "        roots: set[int] = set()\n"),
@@ -259,7 +258,7 @@ def scenario(root: Path, test: str) -> Completed:
     """Run one test in the copy, with the copy's code; its output is what pytest says of the failure, without the test's source."""
     gone = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
     env = {name: value for name, value in os.environ.items() if name not in gone} | {"PYTHONPATH": str(root)}
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    argv = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", test]
     done = subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, errors="replace", check=False, timeout=600)
     said = "\n".join(line for line in done.stdout.splitlines() if line.startswith(("E ", "ERROR "))) or done.stdout
     return Completed(tuple(argv), done.returncode, said, done.stderr)
