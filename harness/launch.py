@@ -133,7 +133,7 @@ def _options(settings: Settings, port: int) -> list[str]:
     return [part for name, value in values.items() for part in ("-c", f"{name}={value}")]
 
 
-_QUIET = {"autovacuum_naptime": "5min", "log_checkpoints": "off"}
+_QUIET = {"autovacuum_naptime": "30min", "log_checkpoints": "off"}
 """What keeps an idle cluster idle; what a test sees does not depend on it."""
 
 
