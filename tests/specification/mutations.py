@@ -59,6 +59,7 @@ MUTATIONS = (
                     " results.append(begun[number].result())\n"
                 ),
             ),
+            ("for package in chosen if is_possible(fork=settings.run.fork) else ():", "for package in ():"),
             ("        roots = _children() - self._before - {self.pid}\n", "        roots: set[int] = set()\n"),
         ),
         f"{ISOLATION}::test_no_interleaving",
