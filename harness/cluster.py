@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -98,7 +99,7 @@ def up(
         _stop_orphan(settings.root, data, record, say)
         lease = leases.take(settings.root, settings.stack.ports, former=former, recorded=record.port if record else 0)
         if record is None:
-            record = _make(settings, data, kind, lease.port, shell)
+            record = _make(settings, data, kind, lease.port, shell, say)
         record = _renewed(settings, data, record, shell)
         _check_kind(data, record, kind)
         record, just_started = _bring_up(settings, data, record, lease, kind, say)
@@ -144,9 +145,11 @@ def _stop_orphan(root: Path, data: Path, record: Record | None, say: Callable[[s
         say(f"stopped this worktree's former server (pid {lease.pid}), whose data folder is gone")
 
 
-def _make(settings: Settings, data: Path, kind: str, port: int, shell: Mapping[str, str]) -> Record:
+def _make(settings: Settings, data: Path, kind: str, port: int, shell: Mapping[str, str], say: Callable[[str], None]) -> Record:
     server = servers.find(kind, settings.stack.major)
     account = servers.choose_account(settings.root, data.parent, server)
+    if account.prefix and os.geteuid() == 0:
+        say("the server runs in a user namespace; outside it is root's, and so is every program that its superuser starts")
     superuser = datafolder.SUPERUSER
     while superuser in datafolder.names(settings).values():
         superuser += "_"
@@ -195,7 +198,10 @@ def _bring_up(
     """Return the record of the cluster running at its place, on its leased port or on another one where that is taken."""
     record = record._replace(port=lease.port)
     found = launch.settled(settings, data, record)
-    if found:
+    if found and record.options != launch.options_for(settings, record.port):
+        say("harness.toml's settings of the server have changed; it is started again")
+        launch.stop(settings, data, record, found)
+    elif found:
         return launch.note(settings, data, record._replace(pid=found.pid, started=postmaster.start_of(found.pid))), False
     avoid: frozenset[int] = frozenset()
     while (started := _start_unless_taken(settings, data, record, kind, say)) is None:

@@ -25,7 +25,7 @@ _NO_SPACE = 1_000_000
 class Record(NamedTuple):
     """What the bootstrap must know of a cluster later; it lies in the data folder and moves with it.
 
-    `former` is the superuser's previous password while `renew` says that new ones may not be in force yet.
+    `options` are the running server's arguments; `former` is the superuser's previous password while `renew` says that new ones may not be in force yet.
     """
 
     worktree: str
@@ -40,6 +40,7 @@ class Record(NamedTuple):
     former: str = ""
     pid: int = 0
     started: str = ""
+    options: list[str] = []  # noqa: RUF012  # never changed, and a NamedTuple has no factories
 
     @property
     def process(self) -> tuple[int, str]:

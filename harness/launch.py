@@ -60,8 +60,9 @@ def start(settings: Settings, data: Path, record: Record, kind: str) -> Record:
     if offset > _LOG_LIMIT:
         log.unlink()
         offset = 0
-    pid, started = postmaster.start(server, account, data, _options(settings, record.port), log)
-    record = record._replace(pid=pid, started=started, programs=str(server.programs), embedded=server.embedded)
+    options = options_for(settings, record.port)
+    pid, started = postmaster.start(server, account, data, options, log)
+    record = record._replace(pid=pid, started=started, options=options, programs=str(server.programs), embedded=server.embedded)
     record = note(settings, data, record)
     try:
         postmaster.wait_until_ready(data, pid, log, offset)
@@ -120,7 +121,8 @@ def log_size(settings: Settings) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def _options(settings: Settings, port: int) -> list[str]:
+def options_for(settings: Settings, port: int) -> list[str]:
+    """Return the server's arguments: ours, then [stack.settings], then what is not to be changed."""
     values = {
         "max_connections": "200",
         "max_prepared_transactions": "20",
@@ -169,7 +171,5 @@ def connect(settings: Settings, data: Path, record: Record) -> Connection:
     finding = provision.prove(connection, data, record.system_identifier, expected)
     if finding:
         connection.close()
-        raise StackFailure(
-            f"port {record.port}: {finding}, and this worktree's is {str(data)!r}", next=f"Run `inv stack-down`, then {BOOTSTRAP}."
-        )
+        raise StackFailure(f"port {record.port}: {finding}", next=f"Run `inv stack-down`, then {BOOTSTRAP}.")
     return connection

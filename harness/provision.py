@@ -106,7 +106,7 @@ def _run(connection: Connection, statement: str) -> None:
 
 
 def prove(connection: Connection, data: Path, identifier: str, settings: Mapping[str, str]) -> str:
-    """Return what is wrong with the server that answers: not this data folder's, or a setting that is not in force; empty when it is right."""
+    """Return what is wrong with the server that answers: another data folder's, or a setting not in force; empty when it is right."""
     names = list(settings)
     row: Any = connection.execute(
         """SELECT (SELECT system_identifier::text FROM pg_control_system()), current_setting('data_directory'),
@@ -114,8 +114,8 @@ def prove(connection: Connection, data: Path, identifier: str, settings: Mapping
         [names],
     ).fetchone()
     if row[0] != identifier or not data.samefile(row[1]):
-        return f"the server that answers has the data folder {row[1]!r} and system identifier {row[0]}"
+        return f"another server answers: its data folder is {row[1]!r} with system identifier {row[0]}, not {str(data)!r} with {identifier}"
     if row[2] != "UTF8":
         return f"the server's encoding is {row[2]}"
-    wrong = [f"{name} is {found!r}" for name, found in zip(names, row[3], strict=True) if found != settings[name]]
+    wrong = [f"{name} is {found!r}, not {settings[name]!r}" for name, found in zip(names, row[3], strict=True) if found != settings[name]]
     return f"the server's {', '.join(wrong)}" if wrong else ""

@@ -104,6 +104,17 @@ def test_settings_of_ones_own(make_place: Callable[..., Place]) -> None:
     make_place("other", "[stack.settings]\nport = 5432\n").up().expect(2, "port", "decides")
 
 
+def test_changed_settings_reach_a_running_server(place: Place) -> None:
+    """The bootstrap starts it again, and says so; what is as it was is left running."""
+    place.up().expect(0)
+    pid = place.postmaster()
+    place.up().expect(0, "is up")
+    assert place.postmaster() == pid
+    place.settings((place.root / "harness.toml").read_text() + "durable = true\n")
+    place.up().expect(0, "settings of the server have changed")
+    assert place.value("SHOW fsync") == "on"
+
+
 def test_rights_in_our_own_cluster(place: Place) -> None:
     """G1: a login role per database, ordinary, and no database lets everyone in, `postgres` and `template1` included."""
     place.up().expect(0)
