@@ -24,7 +24,8 @@ NOT_ITS_FAULT = ("53", "57", "08")
 class Build:
     """The making of the databases of some recipes; what is known of each, by role.
 
-    `warm` says which came from a template, `wanted` what a clone still lacks, `migrations` how much was applied.
+    `warm` says which came from a template, `wanted` what a clone still lacks, `migrations` how much was applied; `placed` the
+    oid, by name, of what streams saw under the literal name: an empty placeholder where nothing was.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Build:
         self.warm = {recipe.target.role: not fresh and templates.is_usable(recipe, databases) for recipe in recipes}
         self.migrations = dict.fromkeys(self.warm, 0)
         self.wanted: dict[str, Attributes] = {}
+        self.placed: dict[str, int] = {}
 
     def run(self, crew: Crew) -> None:
         """Make all of them at once; one after another where streams may act on databases under their literal names.
@@ -52,16 +54,25 @@ class Build:
             crew.run([partial(self._make, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
             return
         self.warm = dict.fromkeys(self.warm, False)
+        self.wanted.clear()
         with failing_as("what the migrations do to databases under their literal names cannot be carried over"):
             for recipe in self._recipes:
                 templates.lay(self._connection, recipe)
-                self._guises.append(Guise(self._connection, recipe, exists=recipe.name in self._databases))
+                guise = Guise(self._connection, recipe, exists=recipe.name in self._databases)
+                self._guises.append(guise)
+                self.placed[recipe.name] = guise.oid
             for recipe, guise in zip(self._recipes, self._guises, strict=True):
                 guise.put_on(self._connection)
                 self._fill(recipe, self._connection)
                 guise.carry_over(self._connection)
             self.undisguise()
         crew.run([partial(self._publish, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
+
+    def look_ahead(self, connection: Connection) -> None:
+        """Ask what the clones of the templates will lack."""
+        known = {recipe.template: recipe.target.role for recipe in self._recipes if self.warm[recipe.target.role]}
+        if known:
+            self.wanted |= {known[name]: found for name, found in attributes.capture(connection, list(known)).items()}
 
     def undisguise(self) -> None:
         """Give the previous databases their own attributes and stamps again."""
@@ -86,8 +97,10 @@ class Build:
                 raise
             self._say(f"template {recipe.template!r} cannot be cloned ({error.diag.message_primary}); migrating instead")
             self.warm[recipe.target.role] = False
+            self.wanted.pop(recipe.target.role, None)
             return False
-        self.wanted[recipe.target.role] = attributes.capture(connection, [recipe.template])[recipe.template]
+        if recipe.target.role not in self.wanted:
+            self.look_ahead(connection)
         return True
 
     def _fill(self, recipe: Recipe, connection: Connection) -> None:

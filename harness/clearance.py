@@ -34,7 +34,14 @@ class Clearance:
         self._connection, self._recipes, self._databases = connection, recipes, databases
         self._role, self._say = role, say
 
-    def await_orphans(self, crew: Crew) -> None:
+    def inspect(self, names: Sequence[str], crew: Crew) -> None:
+        """Wait for what a killed reset is still at in the server, then check; one quick question where nothing is in the way."""
+        oids = [row.oid for name in names if (row := self._databases.get(name))]
+        if obstacles.anything(self._connection, oids, keys=crew.worker_keys, known=crew.pids):
+            self._await_orphans(crew)
+            self.check(names)
+
+    def _await_orphans(self, crew: Crew) -> None:
         """Wait for the sessions of a killed reset that are still at work in the server; ResetFailed after 15 seconds."""
         deadline = time.monotonic() + obstacles.QUIET_TIMEOUT
         while True:

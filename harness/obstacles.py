@@ -59,6 +59,21 @@ _END = f"""
     FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid WHERE a.datid = ANY(%(oids)s) AND {_CLIENTS}"""  # noqa: S608  # constant parts
 
 
+_ANYTHING = """
+    SELECT EXISTS (SELECT FROM pg_stat_get_activity(NULL) WHERE datid = ANY(%(oids)s))
+    OR EXISTS (SELECT FROM pg_prepared_xact() WHERE dbid = ANY(%(oids)s))
+    OR EXISTS (SELECT FROM pg_get_replication_slots() WHERE active AND datoid = ANY(%(oids)s))
+    OR EXISTS (SELECT FROM pg_subscription WHERE subdbid = ANY(%(oids)s))
+    OR EXISTS (SELECT FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> ALL(%(known)s)
+               AND (classid::int8 << 32) | objid::int8 = ANY(%(keys)s))"""
+
+
+def anything(connection: Connection, oids: Iterable[int], *, keys: Iterable[int] = (), known: Iterable[int] = ()) -> bool:
+    """Say whether any session, obstacle or (but for the `known` pids) holder of a lock needs a closer look: the quick question."""
+    row = connection.execute(_ANYTHING, {"oids": list(oids), "keys": list(keys), "known": list(known)}).fetchone()
+    return row != (False,)
+
+
 def ask(connection: Connection, names: Iterable[str]) -> list[Obstacle]:
     """Return what stands in the way of the databases, in one round trip."""
     return [Obstacle(*row) for row in connection.execute(_QUESTION, {"names": list(names)})]
@@ -107,6 +122,9 @@ def explain(obstacle: Obstacle, *, role: str) -> ResetFailed:
 
 def sessions(connection: Connection, names: Iterable[str]) -> list[tuple[str, EndedSession]]:
     """Return the client sessions on the databases, each with its database's name."""
+    quick = "SELECT EXISTS (SELECT FROM pg_stat_get_activity(NULL) JOIN pg_database d ON d.oid = datid WHERE d.datname = ANY(%s))"
+    if connection.execute(quick, [list(names)]).fetchone() == (False,):
+        return []
     rows = connection.execute(
         f"SELECT a.datname::text, a.pid, a.usename::text, a.application_name, a.state FROM pg_stat_activity a"  # noqa: S608  # constant parts
         f" WHERE a.datname = ANY(%s) AND {_CLIENTS}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -17,7 +17,8 @@ from harness.database import DatabaseRow, failing_as, literal, quoted
 from harness.errors import HarnessError, ResetFailed
 from harness.guard import Proof
 from harness.results import DatabaseReset, EndedSession
-from harness.targets import REPLACES, SafeTarget, Stamp, read_stamp
+from harness.settings import Settings
+from harness.targets import REPLACES, Dsn, SafeTarget, Stamp
 from harness.templates import Recipe
 
 if TYPE_CHECKING:
@@ -67,20 +68,25 @@ class Work:
         self.clock = now
 
 
-def reset(connection: Connection, order: Order, *, say: Callable[[str], None]) -> list[DatabaseReset]:
+def crew_for(connection: Connection, settings: Settings, maintenance: Dsn, names: Sequence[str]) -> Crew:
+    """Return who resets the databases `names`, the holder's session among them.
+
+    Commands run one after another: a signal has to reach the one that is at work.
+    """
+    return Crew(connection, names, None if any(stream.command for stream in settings.streams) else maintenance)
+
+
+def reset(connection: Connection, order: Order, crew: Crew, *, say: Callable[[str], None]) -> list[DatabaseReset]:
     """Replace each target by a database that holds exactly what the streams make, and say what was in the way.
 
     The locks of the targets are the caller's to hold. Raises ResetFailed or Refusal, the previous databases as they
     were; which one a name leads to changes for all targets at once.
     """
     started = time.perf_counter()
-    # Commands run one after another: a signal has to reach the one that is at work.
-    at_once = not any(stream.command for stream in order.proof.settings.streams)
-    names = [target.dsn.name for target in order.targets]
-    crew = Crew(connection, names, order.proof.env.dsn("maintenance") if at_once else None)
     try:
         with failing_as("the reset was cut short", next="Run `inv reset` again; it clears up what is left."):
             work = Work(connection, order, say)
+            crew.begin(work.build.look_ahead)
             _reset(work, crew)
     finally:
         crew.close()
@@ -121,8 +127,7 @@ def make_recipe(order: Order, target: SafeTarget) -> Recipe:
 def check(work: Work, crew: Crew) -> None:
     """Refuse everything that can be known beforehand, before any database is touched; drop what a killed reset left."""
     clearance = work.clearance
-    clearance.await_orphans(crew)
-    clearance.check(name for recipe in work.recipes for name in (recipe.name, recipe.new, recipe.old))
+    clearance.inspect([name for recipe in work.recipes for name in (recipe.name, recipe.new, recipe.old)], crew)
     if not all(work.build.warm.values()):
         streams.check_extensions(work.order.plan, work.connection)
     for recipe in work.recipes:
@@ -157,15 +162,10 @@ def swap(work: Work) -> None:
 def _proven_oids(work: Work) -> dict[str, int]:
     """Return the oids of the databases to be replaced: those that the guard proved, or our own placeholders."""
     names = [recipe.name for recipe in work.recipes]
-    rows = work.connection.execute(
-        "SELECT datname::text, oid, shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = ANY(%s)", [names]
-    )
     found = {}
-    for name, oid, comment in rows:
-        recipe = next(recipe for recipe in work.recipes if recipe.name == name)
+    for name, oid in work.connection.execute("SELECT datname::text, oid FROM pg_database WHERE datname = ANY(%s)", [names]):
         row = work.databases.get(name)
-        placed = row is None and (stamp := read_stamp(comment)) is not None and stamp == recipe.stamp._replace(fingerprint="")
-        if not placed and (row is None or row.oid != oid):
+        if oid != (row.oid if row else work.build.placed.get(name)):
             raise ResetFailed(f"database {name!r} was replaced by another one meanwhile", next="Run `inv reset` again.")
         found[name] = oid
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import cluster, database, envfile, guard, lock, obstacles, rehearsal, reset, streams, worktree
-from harness.crew import worker_key
+from harness.crew import Crew, worker_key
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
 from harness.rehearsal import Rehearsal
@@ -24,12 +24,13 @@ Say = Callable[[str], None]
 
 
 class Opened(NamedTuple):
-    """A run's hold on its databases: the session that holds the locks, what was proven over it, and the streams."""
+    """A run's hold on its databases: the session that holds the locks, who resets, what was proven, and the streams."""
 
     settings: Settings
     env: Env
     shell: Mapping[str, str]
     connection: Connection
+    crew: Crew
     proof: Proof
     targets: tuple[SafeTarget, ...]
     plan: streams.Plan
@@ -68,18 +69,20 @@ def opened(
     if ours and ours.just_started:
         say(f"started this worktree's cluster on port {ours.port}")
     guard.prove_apart(env)
-    with (
-        database.failing_as("the run was cut short", next="Run the command again; a reset clears up what is left."),
-        database.connect(maintenance, purpose=lock.purpose(settings.root)) as connection,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(database.failing_as("the run was cut short", next="Run the command again; a reset clears up what is left."))
+        connection = stack.enter_context(database.connect(maintenance, purpose=lock.purpose(settings.root)))
+        names = [env.dsn(role).name for role in roles]
+        crew = stack.enter_context(closing(reset.crew_for(connection, settings, maintenance, names)))
+        crew.call()
         server = database.ask_server(connection)
         guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
-        lock.acquire(connection, [env.dsn(role).name for role in roles], worktree=settings.root, wait=wait, say=say)
+        lock.acquire(connection, names, worktree=settings.root, wait=wait, say=say)
         proof = guard.gather(settings, env, server, database.ask_databases(connection), say)
         targets = tuple(guard.prove(proof, role, adopt=adopt) for role in roles)
         for target in targets:
             guard.prove_rights(proof, target, connection)
-        yield Opened(settings, env, shell, connection, proof, targets, plan, ours is not None)
+        yield Opened(settings, env, shell, connection, crew, proof, targets, plan, ours is not None)
 
 
 def renewed(run: Opened) -> Opened:
@@ -90,7 +93,7 @@ def renewed(run: Opened) -> Opened:
 
 def make_pristine(run: Opened, *, fresh: bool, say: Say, salt: str = "") -> list[DatabaseReset]:
     """Reset the databases that `run` holds, and say what was in the way; ResetFailed when they changed since they were proven."""
-    databases = reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), say=say)
+    databases = reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), run.crew, say=say)
     lock.sign(run.connection, run.settings.root)
     return databases
 

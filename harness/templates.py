@@ -74,7 +74,7 @@ def runner_version() -> str:
 
 
 def context(server: Server, target: SafeTarget, maintenance: Dsn, *, worktree: str, own_cluster: bool) -> list[str]:
-    """Return what a template depends on beside the streams."""
+    """Return what a template depends on beside the streams; the migrations may see each of these."""
     of_target = [target.role, target.dsn.user, target.dsn.name, maintenance.user, worktree, str(own_cluster)]
     return [runner_version(), *of_target, str(server.version), server.locale]
 
@@ -108,7 +108,8 @@ class Guise:
         if not exists:
             _place_holder(connection, recipe)
         # Whatever a migration does to the previous one's stamp, and should this process be killed then: the new one says whose it is.
-        stamp = recipe.stamp._replace(fingerprint=f"{REPLACES}{find_oid(connection, recipe.name)}")
+        self.oid = find_oid(connection, recipe.name)
+        stamp = recipe.stamp._replace(fingerprint=f"{REPLACES}{self.oid}")
         connection.execute(f"COMMENT ON DATABASE {quoted(recipe.new)} IS {literal(stamp.text())}".encode())
         found = attributes.capture(connection, [recipe.new, recipe.name])
         self._base, self._before = found[recipe.new], found[recipe.name]
