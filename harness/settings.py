@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.errors import UsageError
 from harness.tables import (
@@ -159,9 +159,14 @@ def load(root: Path) -> Settings:
     Raises UsageError naming file, table and key for a broken file, an unknown key (with a did-you-mean) or a value of
     the wrong form.
     """
+    path = root / FILE
+    return _settings(root.resolve(), Table(str(path), "", toml(path)))
+
+
+def toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says; UsageError for one that cannot be read or is broken."""
     import tomli
 
-    path = root / FILE
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -169,10 +174,9 @@ def load(root: Path) -> Settings:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", next="Make it a readable file.") from None
     try:
-        document = tomli.loads(text)
+        return tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}", next="Mend that line.") from None
-    return _settings(root.resolve(), Table(str(path), "", document))
 
 
 def _settings(root: Path, top: Table) -> Settings:

@@ -7,6 +7,7 @@ import sys
 from invoke.context import Context
 from invoke.tasks import task
 
+from harness.adoption_tasks import init
 from harness.errors import UsageError, boundary
 from harness.frontend import (
     DATABASE_HELP,
@@ -182,6 +183,7 @@ __all__ = [
     "bisect",
     "doctor",
     "env",
+    "init",
     "migrations_check",
     "psql",
     "report_merge",

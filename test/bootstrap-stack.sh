@@ -73,6 +73,7 @@ is_own=""
 if [ -f "$root/pyproject.toml" ] && grep -q '^name = "pgharness"$' "$root/pyproject.toml"; then is_own=yes; fi
 venv=$root/.venv
 stamp=$venv/pgharness.installed
+requirements=$root/test/bootstrap-requirements.txt
 unfinished=$venv/pgharness.unfinished
 
 # Another worktree's activated environment would test that worktree's code: only one inside this worktree counts.
@@ -107,7 +108,7 @@ choose_python() {
 # What .venv must have been made from; cksum, since no digest program is on every system.
 wanted_stamp() {
     printf '%s\n' "$root"
-    if [ -n "$is_own" ]; then cksum <"$root/pyproject.toml"; fi
+    if [ -n "$is_own" ]; then cksum <"$root/pyproject.toml"; elif [ -f "$requirements" ]; then cksum <"$requirements"; fi
 }
 
 # Asked from /, since Python would find a folder named harness where it is started.
@@ -175,7 +176,7 @@ install() {
     else
         set -- "$python" -m pip install --disable-pip-version-check "$@"
     fi
-    if ! env -u PYTHONDONTWRITEBYTECODE PIP_ROOT_USER_ACTION=ignore "$@" >"$log" 2>&1; then
+    if ! (cd "$root" && env -u PYTHONDONTWRITEBYTECODE PIP_ROOT_USER_ACTION=ignore "$@") >"$log" 2>&1; then
         cat "$log" >&2
         fail 5 "'$*' failed. Mend what the lines above say, then run this again."
     fi
@@ -201,6 +202,9 @@ LINES
         install ${group[@]+"${group[@]}"}
         # Checked by the sources' own bytes, so that no edit can leave stale bytecode behind.
         "$python" -m compileall -q --invalidation-mode checked-hash "$root/harness"
+    elif [ -f "$requirements" ]; then
+        install -r test/bootstrap-requirements.txt
+        has_harness || fail 5 "'$requirements' does not bring pgharness. Add the line that \`harness init --dry-run\` shows."
     else
         install pgharness pytest
     fi
