@@ -118,7 +118,7 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     found = _found_by(proof, dsn)
     identities = {Identity(proof.server.system_identifier, row.oid)} if row else set()
     if found is not None:
-        identities.add(found)
+        identities.add(found.identity)
     for protected in proof.protected:
         same_name = protected.identity is None and dsn.name == protected.dsn.name
         if protected.identity in identities or same_name:
@@ -162,7 +162,7 @@ def _one_database(dsn: Dsn, other: Dsn) -> Refusal:
     return Refusal(_same(dsn, other), next=_DEDICATED.format(dsn.variable))
 
 
-def _found_by(proof: Proof, dsn: Dsn) -> Identity | None:
+def _found_by(proof: Proof, dsn: Dsn) -> Answer | None:
     """Return what `dsn` itself opens, or the maintenance database behind its address; None where both are the maintenance DSN's.
 
     Only then its server is known already: it is the one that `proof` is about.
@@ -179,21 +179,21 @@ def _found_by(proof: Proof, dsn: Dsn) -> Identity | None:
             f"{found.message}; it is spelled another way than {maintenance.label}, so it must be asked whether that is the same server",
             next=f"Write {dsn.variable}'s host and port as in {maintenance.variable}.",
         ) from found
+    return found
+
+
+def _prove_found(proof: Proof, dsn: Dsn, found: Answer) -> None:
+    """Raise unless `dsn`, asked by itself, leads straight to the maintenance DSN's server and to the database that its name says there."""
     if found.pooled:
         raise pooled(dsn)
     if found.in_recovery:
         raise _standby(dsn)
-    return found.identity
-
-
-def _prove_found(proof: Proof, dsn: Dsn, found: Identity) -> None:
-    """Raise unless `dsn`, asked by itself, leads to the maintenance DSN's server and to the database that its name says there."""
     maintenance = proof.env.dsn("maintenance")
-    if found.system_identifier != proof.server.system_identifier:
+    if found.identity.system_identifier != proof.server.system_identifier:
         raise Refusal(f"{dsn.label} and {maintenance.label} lead to different servers", next="Write both for one server.")
     row = proof.databases.get(dsn.name)
     asked = row if row and row.allows_connections else proof.databases.get(maintenance.name)
-    if asked is None or found.oid != asked.oid:
+    if asked is None or found.identity.oid != asked.oid:
         raise Refusal(f"{dsn.label} opens another database than its name says", next="Give it the server's own host and port.")
 
 

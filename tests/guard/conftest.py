@@ -35,22 +35,23 @@ def _can_bind(family: socket.AddressFamily, address: str) -> bool:
 
 @pytest.fixture(scope="session")
 def scratch_cluster() -> Iterator[ScratchCluster]:
-    """Run a cluster that answers at 127.0.0.1, 127.0.0.2, ::1 and a socket."""
+    """Run a cluster that answers at every loopback address and a socket."""
     with ScratchCluster(listen=everywhere(), sockets=True) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def standing(scratch_cluster: ScratchCluster, tmp_path_factory: pytest.TempPathFactory) -> SampleRepository:
-    """Return a repository that was reset once, shared by the tests of a module; each writes the test/.env it is about."""
-    repository = SampleRepository(tmp_path_factory.mktemp("guard") / "the shop", scratch_cluster)
-    repository.run("reset").expect(0)
-    return repository
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleRepository]:
+    """Return a repository that was reset once, on a cluster of its own; each test writes the test/.env it is about."""
+    with ScratchCluster(listen=everywhere(), sockets=True) as cluster:
+        repository = SampleRepository(tmp_path_factory.mktemp("guard") / "the shop", cluster)
+        repository.run("reset").expect(0)
+        yield repository
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def standing_sentinel(standing: SampleRepository) -> Iterator[Sentinel]:
-    """Watch the application's database for a whole module."""
+    """Watch the application's database all the time."""
     assert standing.cluster is not None
     with Sentinel(standing.cluster) as sentinel:
         yield sentinel
@@ -58,7 +59,7 @@ def standing_sentinel(standing: SampleRepository) -> Iterator[Sentinel]:
 
 @pytest.fixture
 def witnessed(standing: SampleRepository, standing_sentinel: Sentinel) -> Iterator[SampleRepository]:
-    """Return the module's repository with its own test/.env; afterwards nothing happened to the application's database."""
+    """Return the standing repository with its own test/.env; afterwards nothing happened to the application's database."""
     standing.env_file()
     yield standing
     standing_sentinel.check()
