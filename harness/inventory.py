@@ -33,7 +33,10 @@ class Position(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A table, materialised view or sequence, with its counters: rolled-back work counts too."""
+    """A table, materialised view or sequence, with its counters: rolled-back work counts too.
+
+    Every use of a sequence, each reading too, is one of its `reads`; a table has none.
+    """
 
     oid: int
     name: str
@@ -43,6 +46,7 @@ class Relation(NamedTuple):
     inserted: int
     updated: int
     deleted: int
+    reads: int
 
     @property
     def is_own(self) -> bool:
@@ -88,16 +92,17 @@ def rows_of(connection: Connection, text: str) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-_CLIENT = """datname = current_database() AND pid <> pg_backend_pid()
+# The functions behind the server's views: in a new session a view costs more than what it shows.
+_CLIENT = """datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
     AND (backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL)"""
 
 
 def sessions(connection: Connection) -> list[Session]:
     """Return the other clients' sessions on this database."""
     rows = connection.execute(
-        f"""SELECT pid, usename::text, application_name, coalesce(state, 'unknown'),
+        f"""SELECT pid, pg_get_userbyid(usesysid)::text, application_name, coalesce(state, 'unknown'),
                    extract(epoch FROM clock_timestamp() - backend_start)::float8, backend_start::text, coalesce(state_change::text, '')
-            FROM pg_stat_activity WHERE {_CLIENT} ORDER BY backend_start, pid""".encode()
+            FROM pg_stat_get_activity(NULL) WHERE {_CLIENT} ORDER BY backend_start, pid""".encode()
     )
     return [Session(*row) for row in rows]
 
@@ -118,11 +123,13 @@ def position(connection: Connection, since: int | None) -> tuple[Position, list[
         f"""SELECT pg_snapshot_xmin(s)::text::bigint, coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, ''), {status}
             FROM pg_current_snapshot() s, pg_database d WHERE d.datname = current_database();
             SELECT c.oid::bigint, format('%I.%I', n.nspname, c.relname), c.relkind::text,
-                   has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid),
-                   c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
-            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   r.rolsuper OR has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+                       AND NOT (c.relrowsecurity AND row_security_active(c.oid)),
+                   c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid),
+                   pg_stat_get_tuples_deleted(c.oid), CASE c.relkind WHEN 'S' THEN pg_stat_get_blocks_fetched(c.oid) ELSE 0 END
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.rolname = current_user
             WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND c.relname <> 'pg_statistic' ORDER BY 2;
-            SELECT coalesce(x.indrelid, l.relation)::bigint FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+            SELECT coalesce(x.indrelid, l.relation)::bigint FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
                 LEFT JOIN pg_index x ON x.indexrelid = l.relation
             WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()""",
     )
@@ -191,6 +198,7 @@ def outside(connection: Connection, role: str, *, shared: bool) -> Outside:
 
     On a shared server only what a package with `role` could have made: others make roles and databases there too.
     """
+    powerful = f"(SELECT rolsuper FROM pg_roles WHERE rolname = {literal(role)})"
     may = f"(SELECT rolsuper{{}} FROM pg_roles WHERE rolname = {literal(role)})" if shared else "true"
     roles, databases, settings, locks, prepared = rows_of(
         connection,
@@ -203,14 +211,15 @@ def outside(connection: Connection, role: str, *, shared: bool) -> Outside:
            FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase,
                 LATERAL (SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1) FROM unnest(s.setconfig) one) AS unnest_(key, value)
            WHERE s.setdatabase = 0 OR d.datname = current_database()
-           UNION ALL SELECT name || ' of the server', setting FROM pg_settings WHERE source = 'configuration file' AND {not shared}
+           UNION ALL SELECT name || ' of the server', setting FROM pg_settings WHERE source = 'configuration file' AND {powerful}
            UNION ALL SELECT unnest(ARRAY['owner', 'rights', 'connection limit']) || ' of this database',
                   unnest(ARRAY[pg_get_userbyid(datdba)::text, array(SELECT r::text FROM unnest(coalesce(datacl, acldefault('d', datdba))) r ORDER BY 1)::text, datconnlimit::text])
            FROM pg_database WHERE datname = current_database();
            SELECT CASE l.objsubid WHEN 1 THEN (l.classid::bigint << 32 | l.objid::bigint)::text ELSE format('%s, %s', l.classid::int8, l.objid::int8) END,
-                  coalesce(l.pid, 0), l.mode FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                  coalesce(l.pid, 0), l.mode FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
            WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database();
-           SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database()""",
+           SELECT p.gid, pg_get_userbyid(p.ownerid)::text FROM pg_prepared_xact() p JOIN pg_database d ON d.oid = p.dbid
+           WHERE d.datname = current_database()""",
     )
     return Outside(
         roles=dict(roles),

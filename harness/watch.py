@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import database, inventory
@@ -63,10 +63,11 @@ class Watch:
         with self._session() as connection:
             here, relations, locked = inventory.position(connection, None)
             readable = [one for one in relations if one.is_readable and one.oid not in locked]
+            sequences = inventory.sequence_values(connection, _sequences(readable))
             self._state = _State(
                 position=here,
-                relations={one.name: one for one in relations},
-                sequences=inventory.sequence_values(connection, _sequences(readable)),
+                relations=_by_name(relations, read=sequences),
+                sequences=sequences,
                 contents=inventory.contents(connection, _own(readable)),
                 definitions=defined(connection),
                 outside=self._outside(connection),
@@ -83,7 +84,7 @@ class Watch:
             here, relations, _ = inventory.position(connection, None)
             self._state = self._pristine._replace(
                 position=here,
-                relations={one.name: one for one in relations},
+                relations=_by_name(relations, read=()),
                 outside=self._outside(connection),
                 sessions=frozenset(map(_key, inventory.sessions(connection))),
             )
@@ -129,6 +130,11 @@ def _sequences(relations: Iterable[Relation]) -> list[Relation]:
     return [one for one in relations if one.kind == "S"]
 
 
+def _by_name(relations: Iterable[Relation], *, read: Collection[str]) -> dict[str, Relation]:
+    # Our own reading of a sequence counts once this session is over.
+    return {one.name: one._replace(reads=one.reads + 1) if one.name in read else one for one in relations}
+
+
 def _settled_sessions(connection: Connection, known: frozenset[tuple[int, str, str]]) -> list[Session]:
     """Return the sessions once those of a package that has just ended are closed, or its time to do so is over."""
     old = {(pid, since) for pid, since, _ in known}
@@ -144,17 +150,6 @@ def _compare(connection: Connection, before: _State, ask_outside: Callable[[Conn
     """Return what is there now, and the tables whose rows differ; what nobody wrote to is not read again."""
     sessions = _settled_sessions(connection, before.sessions)
     here, found, locked = inventory.position(connection, before.position.xmin)
-    readable = [one for one in found if one.is_readable and one.oid not in locked]
-    state = before._replace(
-        position=here,
-        relations={one.name: one for one in found},
-        sequences={**before.sequences, **inventory.sequence_values(connection, _sequences(readable))},
-        outside=ask_outside(connection),
-        sessions=frozenset(map(_key, sessions)),
-        open=tuple(sessions),
-    )
-    if here.nothing_committed:
-        return state, []
     # A session that is still open has not told all it did: everything is a candidate then.
     is_blind = (
         any(_key(one) not in before.sessions for one in sessions)
@@ -162,6 +157,18 @@ def _compare(connection: Connection, before: _State, ask_outside: Callable[[Conn
         or connection.info.server_version < EXACT_COUNTERS
     )
     touched = [one for one in found if is_blind or before.relations.get(one.name) != one]
+    used = [one for one in _sequences(touched) if one.is_readable and one.oid not in locked]
+    sequences = inventory.sequence_values(connection, used)
+    state = before._replace(
+        position=here,
+        relations=_by_name(found, read=sequences),
+        sequences={**before.sequences, **sequences},
+        outside=ask_outside(connection),
+        sessions=frozenset(map(_key, sessions)),
+        open=tuple(sessions),
+    )
+    if here.nothing_committed:
+        return state, []
     # To describe a view or an index the server waits for the lock on its table, as a reader of the table does: that is for
     # the next look then, as if this one had not been.
     late = [one for one in touched if one.oid in locked or (locked and not one.is_own)]
