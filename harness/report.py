@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 FAILURES_SHOWN = 50
 
 
+class _Nowhere(io.StringIO):
+    """Takes what nobody can read."""
+
+    def write(self, text: str) -> int:
+        """Forget `text`."""
+        return len(text)
+
+
 class Reporter:
     """Tells a run as it goes; in GitHub Actions each package's output is a group. `results` is what the run came to."""
 
@@ -30,7 +39,7 @@ class Reporter:
         self.results: list[PackageResult] = []
         self.doubts: list[str] = []
         # sys.stdout is None where it was closed when we started.
-        self._stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the process's life
+        self._stream = stream or sys.stdout or _Nowhere()
         self.is_terminal = _is_terminal(self._stream, shell)
         self._quiet = quiet
         self._shell = shell

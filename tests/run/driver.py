@@ -35,7 +35,7 @@ def main() -> None:
         packages = [package for package in settings.packages if flags.e2e or package.role == "test"]
         env = Env(Path("test/.env"), dsns, None, ())
         try:
-            with runner.workplace(settings, packages, env, shell=shell, say=reporter.say) as place:
+            with runner.workplace(settings, packages, env, shell=shell, say=reporter.say, arguments=arguments) as place:
                 runner.run_packages(
                     settings,
                     packages,

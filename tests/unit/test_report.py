@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 from pathlib import Path
 
@@ -217,3 +218,49 @@ def test_captured_output_is_shown_byte_for_byte(tmp_path: Path) -> None:
     plain = io.StringIO()
     Reporter(shell={}, stream=plain).show(output)
     assert plain.getvalue() == "\N{REPLACEMENT CHARACTER}\0no end of line\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_progress_is_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Position, tests, failures, time so far and expected; the next line of ours stands alone."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    reporter = Reporter(shell={"TERM": "xterm"}, expected={"tests/orgs": 90.0}, quiet=True, stream=stream)
+    reporter.progress([])
+    reporter.begin(PACKAGE, 1, 2)
+    assert stream.getvalue() == ""
+    reporter.progress([{"collected": 3}, {"id": "a", "outcome": "passed"}, {"id": "b", "outcome": "failed"}])
+    reporter.end(ORGS)
+    shown = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).split())
+    assert "[1/2] tests/orgs: 2 of 3 tests, 1 failed, 0 packages not fine" in shown
+    assert "of about 1 min 30 s" in shown
+    assert shown.endswith("[1/2] tests/orgs: passed in 3.20 s: 1 passed")
+
+
+def test_a_closed_pipe_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever read us has gone; what we still say goes nowhere."""
+
+    class Closed(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    gone: list[int] = []
+    monkeypatch.setattr("os.dup2", lambda _source, target: gone.append(target))
+    Reporter(shell={}, stream=Closed()).say("nobody hears this")
+    assert gone == [1]
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon has none."""
+    monkeypatch.setattr("sys.stdout", None)
+    reporter = Reporter(shell={})
+    reporter.say("nobody hears this")
+    assert not reporter.is_terminal
