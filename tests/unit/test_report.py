@@ -233,7 +233,7 @@ def test_progress_is_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
-    reporter = Reporter(shell={"TERM": "xterm"}, expected={"tests/orgs": 90.0}, quiet=True, stream=stream)
+    reporter = Reporter(shell={"TERM": "xterm"}, expected={"tests/orgs": 90.0}, quiet=True, stream=stream)  # noqa: S604  # the environment, not a shell
     reporter.progress([])
     reporter.begin(PACKAGE, 1, 2)
     assert stream.getvalue() == ""
