@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Mapping, MutableMapping
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from types import CodeType
@@ -42,10 +41,10 @@ def read_none_of_the_project(prefix: str, environ: MutableMapping[str, str], pri
 
 
 def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # sysconfig would know too, but takes 10 ms of every start.
+    folders = {os.path.dirname(os.__file__)}  # noqa: PTH120  # at every start
     folders |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}  # noqa: PTH119  # at every start
-    return tuple(folder.rstrip("/") + "/" for folder in folders)
+    return tuple(folder + "/" for folder in folders)
 
 
 _LIBRARIES = _library_folders()
