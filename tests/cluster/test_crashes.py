@@ -23,7 +23,7 @@ IN_CI = 10
 @pytest.fixture
 def innocent() -> Iterator[int]:
     """Return a process that must never get a signal."""
-    with subprocess.Popen(["sleep", "600"]) as process:  # noqa: S607  # sleep is where the system has it
+    with subprocess.Popen(["sleep", "86400"]) as process:  # noqa: S607  # sleep is where the system has it
         yield process.pid
         assert process.poll() is None, "an innocent process was ended"
         process.kill()
