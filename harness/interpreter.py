@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,11 @@ from typing import IO, Any
 from harness.process import KILL, LINUX, Process, signal_pid, start
 
 SCRIPT = Path(__file__).with_name("warm.py")
+
+FORK_SECONDS = 10.0
+"""How long a fork may take; it takes milliseconds."""
+
+LOST = "the warm interpreter has ended by itself"
 
 
 class Forked:
@@ -45,49 +51,65 @@ class Interpreter:
     Where forking would not be the same as a fresh `python -m pytest`, packages get that, and `say` is told why.
     """
 
-    def __init__(self, env: Mapping[str, str], cwd: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, env: Mapping[str, str], cwd: Path, arguments: Sequence[str], say: Callable[[str], None]) -> None:
         self._say = say
-        self._env = dict(env)
-        self._unusable: str | None = None
+        self._env, self._cwd, self._arguments = dict(env), cwd, tuple(arguments)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._is_fit: bool | None = None
+        self._has_forked = False
         their_requests, requests = os.pipe()
         answers, their_answers = os.pipe()
         try:
-            argv = [sys.executable, str(SCRIPT), str(their_requests), str(their_answers), str(cwd)]
-            self._popen = start(argv, env=env, cwd=cwd, pass_fds=(their_requests, their_answers))
+            argv = [sys.executable, str(SCRIPT), str(their_requests), str(their_answers), *self._arguments]
+            self._popen = start(argv, env=self._env, cwd=self._cwd, pass_fds=(their_requests, their_answers))
         finally:
             os.close(their_requests)
             os.close(their_answers)
         self._requests = os.fdopen(requests, "wb", buffering=0)
         self._answers = os.fdopen(answers, "rb")
 
-    def warm_up(self) -> None:
-        """Wait until it has imported everything, and say why packages cannot be forked where they cannot."""
-        if self._unusable is None:
-            self._unusable = str(self._receive().get("unsafe", "the warm interpreter has ended by itself"))
-            if self._unusable:
-                self._say(f"pytest starts anew for each package: {self._unusable}")
+    def warm_up(self, timeout: float | None) -> None:
+        """Wait until it has imported everything, and say why packages cannot be forked where they cannot.
+
+        A plugin whose import takes longer than `timeout` seconds would take as long in the package's own interpreter.
+        """
+        if self._is_fit is None:
+            unfit = str(self._receive(timeout).get("unfit", LOST))
+            self._is_fit = not unfit
+            if unfit:
+                self._say(f"pytest starts anew for each package: {unfit}")
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None) -> Process:
         """Start `argv`, this Python with `-m pytest`, as a forked child where that is the same, else anew."""
-        if self._unusable or self._is_for_the_start(env):
-            return start(argv, env=env, cwd=cwd, output=output)
-        request = {"arguments": list(argv[3:]), "env": dict(env), "cwd": str(cwd), "output": output.name if output else None}
+        pid = self._fork(argv, env, output) if self._is_fit else 0
+        return Forked(pid) if pid else start(argv, env=env, cwd=cwd, output=output)
+
+    def _fork(self, argv: Sequence[str], env: Mapping[str, str], output: IO[bytes] | None) -> int:
+        """Return the child's pid; 0 when the machine has no room for it, or no interpreter is left."""
+        variables = {name: env.get(name) for name in {*env, *self._env} if env.get(name) != self._env.get(name)}
+        request = {"arguments": list(argv[3:]), "variables": variables, "output": output.name if output else None}
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps(request).encode() + b"\n")
-        pid = self._receive().get("pid")
+        self._has_forked = True
+        pid = self._receive(FORK_SECONDS).get("pid")
         if pid is None:
-            self._unusable = "the warm interpreter has ended by itself"
-            return start(argv, env=env, cwd=cwd, output=output)
-        return Forked(pid)
+            self._is_fit = False
+            self._say(f"pytest starts anew for each package from here on: {LOST}")
+        return int(pid or 0)
 
-    def _is_for_the_start(self, env: Mapping[str, str]) -> bool:
-        """Say whether a variable differs that counts only when an interpreter starts."""
-        names = {name for name in (*env, *self._env) if name.startswith("PYTHON")}
-        return any(env.get(name) != self._env.get(name) for name in names)
-
-    def _receive(self) -> dict[str, Any]:
-        line = self._answers.readline()
+    def _receive(self, timeout: float | None) -> dict[str, Any]:
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        line = self._answers.readline() if poll.poll(None if timeout is None else timeout * 1000) else b""
         return dict(json.loads(line)) if line else {}
+
+    def renew(self) -> None:
+        """Begin anew where it was used: two runs shall differ in what differs between interpreters, as the order of a set does."""
+        if self._is_fit and self._has_forked:
+            self.close()
+            self._begin()
 
     def close(self) -> None:
         """End it at once: it has nothing to save, and what it forked is not its any more."""

@@ -50,12 +50,13 @@ def verify(settings: Settings, shell: Mapping[str, str], request: Request, *, se
     reporter = Reporter(shell=shell, expected=expected, quiet=request.quiet)
     with (
         session.opened(settings, shell, roles=_roles(settings, request.packages), wait=request.wait, say=reporter.say) as opened,
-        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say) as place,
+        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say, arguments=request.arguments) as place,
     ):
         for number, each in enumerate((request, second), 1):
             reporter = Reporter(shell=shell, expected=expected, quiet=request.quiet)
             reporter.say(f"run {number} of 2{f', shuffled by {seed}' if seed is not None and number > 1 else ''}")
             databases: list[DatabaseReset] = []
+            place.renew()
             try:
                 again, databases = _pristine(opened, reporter.say)
                 run_once(again, place, each, reporter)
@@ -125,6 +126,7 @@ class _Runs:
         packages = [self.by_name[name] for name in (*names, verdict.package_of(victim))]
         self.number += 1
         reporter = Reporter(shell=self.opened.shell, quiet=True, stream=io.StringIO())
+        self.place.renew()
         self.opened, _ = _pristine(self.opened, reporter.say)
         results = run_once(
             self.opened, self.place, Request(packages=tuple(packages), arguments=self.question.arguments, quiet=True), reporter
@@ -153,7 +155,7 @@ def bisect(settings: Settings, shell: Mapping[str, str], question: Question, *, 
     chosen = question.packages[: len(earlier) + 1]
     with (
         session.opened(settings, shell, roles=_roles(settings, chosen), wait=question.wait, say=say) as opened,
-        runner.workplace(settings, chosen, opened.env, shell=shell, say=say) as place,
+        runner.workplace(settings, chosen, opened.env, shell=shell, say=say, arguments=question.arguments) as place,
     ):
         runs = _Runs(opened, place, question, say)
         search = Search(earlier, runs.fails, repeat=question.repeat)

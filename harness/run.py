@@ -67,7 +67,7 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
     with (
         session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened,
-        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say) as place,
+        runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say, arguments=request.arguments) as place,
     ):
         # In CI, and for commands whose inputs are unknown, no template is used: with this each run has its own.
         salt = token_hex(8) if request.isolate and (is_ci(shell) or streams.fingerprint(opened.plan, []) is None) else ""

@@ -42,6 +42,11 @@ class Workplace(NamedTuple):
     folder: Path
     interpreters: Mapping[str, Interpreter]
 
+    def renew(self) -> None:
+        """Prepare for another run of the same packages, which shall share no interpreter with an earlier one."""
+        for interpreter in self.interpreters.values():
+            interpreter.renew()
+
 
 class Run(NamedTuple):
     """What all packages of a run share."""
@@ -62,7 +67,13 @@ class Run(NamedTuple):
 
 @contextmanager
 def workplace(
-    settings: Settings, chosen: Sequence[Package], env: Env, *, shell: Mapping[str, str], say: Callable[[str], None]
+    settings: Settings,
+    chosen: Sequence[Package],
+    env: Env,
+    *,
+    shell: Mapping[str, str],
+    say: Callable[[str], None],
+    arguments: Sequence[str] = (),
 ) -> Iterator[Workplace]:
     """Prepare for `chosen`: their interpreters warm up while the caller resets. At the end no process of ours is left."""
     folder = Path(tempfile.mkdtemp(prefix="harness-run-"))
@@ -74,7 +85,7 @@ def workplace(
                 for package in chosen if is_possible(fork=settings.run.fork) else ():
                     if not package.command and package.role not in interpreters:
                         seen = packages.run_environment(settings, package, env, shell, mark=mark, folder=folder)
-                        interpreters[package.role] = Interpreter(seen, settings.root, say)
+                        interpreters[package.role] = Interpreter(seen, settings.root, arguments, say)
                 yield Workplace(mark, folder, interpreters)
             finally:
                 for interpreter in interpreters.values():
@@ -182,7 +193,7 @@ def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
         junit_file.unlink(missing_ok=True)
     interpreter = None if package.command else run.place.interpreters.get(package.role)
     if interpreter:
-        interpreter.warm_up()
+        interpreter.warm_up(package.timeout)
     grace = run.settings.run.grace
     starter: Starter = interpreter.start if interpreter else start
     output = folder / "output"
