@@ -46,11 +46,11 @@ class Build:
         self.placed: dict[str, int] = {}
 
     def run(self, crew: Crew) -> None:
-        """Make all of them at once; one after another where streams may act on databases under their literal names.
+        """Make all of them at once; one after another where streams may act on what both share: roles, and databases by name.
 
         Raises ResetFailed; `undisguise` then gives the previous databases back what they had.
         """
-        if all(self.warm.values()) or not templates.may_name_it(self._recipes[0].plan):
+        if all(self.warm.values()) or not templates.reaches_out(self._recipes[0].plan):
             crew.run([partial(self._make, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
             return
         self.warm = dict.fromkeys(self.warm, False)

@@ -117,7 +117,7 @@ def session_settings(version: int) -> str:
     return "".join(f"SET {name} = 0; " for name in names) + "SET default_transaction_read_only = off"
 
 
-_OURS = ("application_name", "client_encoding", "connect_timeout", "options", "replication")
+_OURS = ("application_name", "client_encoding", "connect_timeout", "replication")
 """Parameters of a DSN that tests see and our own sessions do not take over."""
 
 

@@ -43,7 +43,7 @@ def rehearse(connection: Connection, order: Order, say: Callable[[str], None]) -
 
 def _once(work: Work, recipe: Recipe) -> tuple[int, tuple[str, ...]]:
     templates.lay(work.connection, recipe)
-    guise = Guise(work.connection, recipe, exists=recipe.name in work.databases) if templates.may_name_it(recipe.plan) else None
+    guise = Guise(work.connection, recipe, exists=recipe.name in work.databases) if templates.reaches_out(recipe.plan) else None
     try:
         if guise:
             guise.put_on(work.connection)

@@ -23,7 +23,7 @@ KEPT = 3
 BUILDERS = (*("attributes", "commands", "database", "folders", "ledger", "process", "scripts", "sql", "streams", "templates"),)
 """The modules whose code decides what a template holds: their bytes are part of every fingerprint."""
 PREFIX = derived_name("tpl", "")
-_ON_DATABASE = re.compile(r"\b(?:ALTER|ON|IN)\s+DATABASE\b", re.IGNORECASE)
+_OUTSIDE = re.compile(r"\b(?:(?:ALTER|ON|IN)\s+DATABASE|(?:CREATE|ALTER|DROP)\s+(?:ROLE|USER|GROUP))\b", re.IGNORECASE)
 
 
 class Recipe(NamedTuple):
@@ -155,9 +155,9 @@ def _create(connection: Connection, recipe: Recipe, name: str) -> None:
     connection.execute(f"CREATE DATABASE {quoted(name)} TEMPLATE template0 ENCODING 'UTF8'{locale} OWNER {owner}".encode())
 
 
-def may_name_it(plan: streams.Plan) -> bool:
-    """Say whether the streams may act on a database under its literal name; a command always may."""
-    return any(of.stream.command or any(_ON_DATABASE.search(file.text) for file in of.files) for of in plan.streams)
+def reaches_out(plan: streams.Plan) -> bool:
+    """Say whether the streams may act on more than their database: on one by its literal name, on roles; a command always may."""
+    return any(of.stream.command or any(_OUTSIDE.search(file.text) for file in of.files) for of in plan.streams)
 
 
 def lay(connection: Connection, recipe: Recipe) -> None:

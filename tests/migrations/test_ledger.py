@@ -234,3 +234,11 @@ def test_paths_may_be_odd(project: Project, tmp_path: Path) -> None:
     (folder / "1_it's \\ ü.sql").write_text("CREATE TABLE a();")
     assert harness.migrate(project.dsn().text, streams={"o'dd \\ one": folder}) == ["o'dd \\ one/1_it's \\ ü.sql"]
     assert harness.migrate(project.dsn().text, streams={"o'dd \\ one": folder}) == []
+
+
+def test_the_options_of_a_dsn_count(project: Project) -> None:
+    """An application that keeps its tables elsewhere by its DSN's search_path finds them there after harness.migrate."""
+    project.files({"0001_it.sql": "CREATE SCHEMA IF NOT EXISTS elsewhere; CREATE TABLE t(i int)"})
+    dsn = project.cluster.dsn("dev", project.name, options="-c search_path=elsewhere")
+    assert harness.migrate(dsn, streams={"core": project.root / "core"}) == ["core/0001_it.sql"]
+    assert project.cluster.value("SELECT schemaname FROM pg_tables WHERE tablename = 't'", database=project.name) == "elsewhere"
