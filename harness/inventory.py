@@ -128,7 +128,7 @@ def position(connection: Connection, since: int | None) -> tuple[Position, list[
                    c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid),
                    pg_stat_get_tuples_deleted(c.oid), CASE c.relkind WHEN 'S' THEN pg_stat_get_blocks_fetched(c.oid) ELSE 0 END
             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.rolname = current_user
-            WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND c.relname <> 'pg_statistic' ORDER BY 2;
+            WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND NOT c.relisshared AND c.relname <> 'pg_statistic' ORDER BY 2;
             SELECT coalesce(x.indrelid, l.relation)::bigint FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
                 LEFT JOIN pg_index x ON x.indexrelid = l.relation
             WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()""",

@@ -110,10 +110,13 @@ def object_changes(
 
 
 def setting_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[SettingChange]:
-    """Return the settings that differ; those of this database go with it."""
-    return [
-        SettingChange(name, before.get(name), after.get(name), not name.endswith(" of this database")) for name in unlike(before, after)
-    ]
+    """Return the settings that differ."""
+    return [SettingChange(name, before.get(name), after.get(name), is_outliving(name)) for name in unlike(before, after)]
+
+
+def is_outliving(setting: str) -> bool:
+    """Say whether a setting, named with what it is of, stays when its database is replaced."""
+    return not setting.endswith(" of this database")
 
 
 def summary(residue: Residue) -> str:

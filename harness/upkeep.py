@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness import database, session
@@ -14,6 +15,7 @@ from harness.residue import Residue
 from harness.results import PackageResult
 from harness.session import Opened
 from harness.settings import Package
+from harness.targets import name_beside
 from harness.watch import Watch
 
 if TYPE_CHECKING:
@@ -46,9 +48,13 @@ class Upkeep:
         with ExitStack() as stack:
             for role, number in numbers.items():
                 connection, spare = stack.enter_context(session.spare(run, role, salt=salt, say=self._reporter.say))
-                self._isolations[role] = _Isolation(connection, spare, number)
+                self._isolations[role] = _Isolation(connection, spare, number, partial(self._expect, role))
                 stack.callback(self._isolations[role].stop)
             yield
+
+    def _expect(self, role: str) -> None:
+        if role in self._watches:
+            self._watches[role].expect(name_beside("new", self._names[role]))
 
     def before(self, package: Package) -> None:
         """Put a pristine database in place of the one that an earlier package used."""
@@ -76,8 +82,8 @@ class Upkeep:
 class _Isolation:
     """The pristine databases of one class, each made in a thread of its own while a package runs."""
 
-    def __init__(self, connection: Connection, spare: Spare, packages: int) -> None:
-        self._connection, self._spare, self._left = connection, spare, packages
+    def __init__(self, connection: Connection, spare: Spare, packages: int, expect: Callable[[], None]) -> None:
+        self._connection, self._spare, self._left, self._expect = connection, spare, packages, expect
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -91,6 +97,7 @@ class _Isolation:
     def _prepare(self) -> None:
         try:
             self._spare.prepare()
+            self._expect()
         except BaseException as error:  # noqa: BLE001  # raised again in the main thread
             self._failure = error
 

@@ -17,6 +17,7 @@ from harness.residue import (
     Residue,
     SequenceMove,
     TableChange,
+    is_outliving,
     object_changes,
     setting_changes,
     summary,
@@ -57,6 +58,7 @@ class Watch:
         self._dsn, self._role, self._shared = dsn, role, shared
         self._state: _State | None = None
         self._pristine: _State | None = None
+        self._expected: tuple[Position, dict[str, Relation]] | None = None
 
     def begin(self) -> None:
         """Remember everything as it is now."""
@@ -75,19 +77,23 @@ class Watch:
             )
         self._pristine = self._state
 
+    def expect(self, name: str) -> None:
+        """Look at the database `name`, cloned from the same source as the first one: it is about to take that one's name."""
+        with self._session(self._dsn.at(name)) as connection:
+            here, relations, _ = inventory.position(connection, None)
+        self._expected = (here, _by_name(relations, read=()))
+
     def renew(self) -> None:
-        """Begin again on a new database, whose content is known: it was cloned from the same source as the first one."""
-        if self._pristine is None:
+        """Begin again on the database that was expected, which nobody has used; what lies outside it is as it was left."""
+        if self._pristine is None or self._expected is None:
             self.begin()
             return
-        with self._session() as connection:
-            here, relations, _ = inventory.position(connection, None)
-            self._state = self._pristine._replace(
-                position=here,
-                relations=_by_name(relations, read=()),
-                outside=self._outside(connection),
-                sessions=frozenset(map(_key, inventory.sessions(connection))),
-            )
+        (here, relations), self._expected = self._expected, None
+        left = (self._state or self._pristine).outside
+        settings = {name: value for name, value in left.settings.items() if is_outliving(name)}
+        settings |= {name: value for name, value in self._pristine.outside.settings.items() if not is_outliving(name)}
+        outside = left._replace(settings=settings, locks={}, prepared={})
+        self._state = self._pristine._replace(position=here, relations=relations, outside=outside, sessions=frozenset())
 
     def look(self) -> Residue | None:
         """Return what differs from the last time, None for nothing at all; the next look compares with this one.
@@ -109,8 +115,8 @@ class Watch:
         residue = _residue(before, state, tables, sequences)
         return residue._replace(summary=summary(residue)) if any(residue) else None
 
-    def _session(self) -> Connection:
-        connection = database.connect(self._dsn, purpose="residue")
+    def _session(self, dsn: Dsn | None = None) -> Connection:
+        connection = database.connect(dsn or self._dsn, purpose="residue")
         connection.execute(inventory.STABLE.encode())
         return connection
 
