@@ -130,6 +130,8 @@ def _open(dsn: Dsn, purpose: str) -> Connection:
     while True:
         try:
             return psycopg.connect(**given, autocommit=True)  # type: ignore[arg-type]  # libpq takes text for every parameter
+        except psycopg.errors.ConnectionTimeout as error:
+            raise _nobody(dsn, str(error)) from error
         except psycopg.OperationalError as error:
             # Twice: the first time it may have been starting up still, and be ready when the ping came.
             refused = _explain(dsn, given, error, late=time.monotonic() > deadline, refused=refused)
@@ -149,8 +151,12 @@ def _explain(dsn: Dsn, given: dict[str, str], error: Exception, *, late: bool, r
     if ping == Ping.OK and refused:
         raise Refusal(f"{dsn.label}: the server says no: {text}", next="Mend the role, password or database it names.") from error
     if ping in (Ping.NO_RESPONSE, Ping.NO_ATTEMPT):
-        raise StackFailure(f"no server answers for {dsn.label}: {text}", next="Start it, or run test/bootstrap-stack.sh.") from error
+        raise _nobody(dsn, text) from error
     return ping == Ping.OK
+
+
+def _nobody(dsn: Dsn, text: str) -> StackFailure:
+    return StackFailure(f"no server answers for {dsn.label}: {text}", next="Start it, or run test/bootstrap-stack.sh.")
 
 
 class Answer(NamedTuple):

@@ -109,6 +109,13 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     `adopt` names an unstamped or foreign database that may be taken over. Raises Refusal naming both variables where
     two lead to one database, and for maintenance and template databases and for a foreign or missing stamp.
     """
+    row = prove_identity(proof, role)
+    stamp = _prove_ownership(proof, role, row, adopt=adopt) if row else None
+    return SafeTarget(role, proof.env.dsn(role), row.oid if row else None, stamp)
+
+
+def prove_identity(proof: Proof, role: str) -> DatabaseRow | None:
+    """Return the database that the DSN of `role` opens, None where it is absent: neither the application's nor one of the server's own."""
     dsn = proof.env.dsn(role)
     row = proof.databases.get(dsn.name)
     if dsn.name in ("postgres", "template0", "template1", proof.env.dsn("maintenance").name) or (row and row.is_template):
@@ -128,7 +135,7 @@ def prove(proof: Proof, role: str, *, adopt: str = "") -> SafeTarget:
     for other_role, other in proof.env.dsns.items():
         if other_role in ("test", "e2e") and other_role != role and other.name == dsn.name:
             raise _one_database(dsn, other)
-    return SafeTarget(role, dsn, row.oid if row else None, _prove_ownership(proof, role, row, adopt=adopt) if row else None)
+    return row
 
 
 def _prove_ownership(proof: Proof, role: str, row: DatabaseRow, *, adopt: str) -> Stamp | None:

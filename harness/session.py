@@ -156,12 +156,17 @@ def prove_complete(run: Opened) -> None:
             raise ResetFailed(f"database {target.dsn.name!r} is absent or half-made", next="Run without --no-reset, or `inv reset` first.")
 
 
-def own_dsn(settings: Settings, shell: Mapping[str, str], role: str) -> tuple[Env, Dsn]:
-    """Return test/.env and the DSN of `role`, its cluster started where it is ours and stopped."""
+def own_dsn(settings: Settings, shell: Mapping[str, str], role: str, *, say: Say) -> Dsn:
+    """Return the DSN of `role`, proven to open neither the application's database nor the server's own; starts our own cluster."""
     env = envfile.load(settings, shell)
-    dsn = env.dsn(role)
-    cluster.ensure_running(settings, env.dsn("maintenance"))
-    return env, dsn
+    maintenance = env.dsn("maintenance")
+    ours = cluster.ensure_running(settings, maintenance)
+    guard.prove_apart(env)
+    with database.failing_as("the server cannot be asked"), database.connect(maintenance, purpose="psql") as connection:
+        server = database.ask_server(connection)
+        guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
+        guard.prove_identity(guard.gather(settings, env, server, database.ask_databases(connection), say), role)
+    return env.dsn(role)
 
 
 def still_holds(run: Opened) -> bool:

@@ -152,7 +152,7 @@ def psql(_context: Context, database: str = "test") -> None:
         from harness import adoption, process, servers, session
 
         (role,) = chosen_roles(database, settings)
-        _, dsn = session.own_dsn(settings, shell, role)
+        dsn = session.own_dsn(settings, shell, role, say=say)
         process.replace([servers.client("psql", shell), *arguments_after_dashes(sys.argv)], env=adoption.psql_environment(dsn, shell))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import database
-from harness.errors import ResetFailed
+from harness.errors import ResetFailed, StackFailure
 from harness.targets import parse_dsn
 from tests.builders import SampleRepository, ScratchCluster, Sentinel, assert_fresh, untouched
 
@@ -192,3 +193,14 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     begin = time.monotonic()
     repository.run("reset").expect(5, "no server answers for MAINTENANCE_DATABASE_URL", f"127.0.0.1:{cluster.port}/postgres")
     assert time.monotonic() - begin < 10
+
+
+def test_a_server_that_accepts_and_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener without a word is given up after the connection's time-out, and not asked again."""
+    monkeypatch.setattr(database, "CONNECT_TIMEOUT", 2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dsn = parse_dsn("MC_DB_DSN", f"postgresql://dev@127.0.0.1:{listener.getsockname()[1]}/shop")
+        begin = time.monotonic()
+        with pytest.raises(StackFailure, match="no server answers for MC_DB_DSN"):
+            database.identify(dsn)
+    assert time.monotonic() - begin < 3.5

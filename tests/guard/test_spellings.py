@@ -71,13 +71,14 @@ def test_the_application_under_another_spelling(witnessed: SampleRepository, spe
 
 @pytest.mark.parametrize("spelling", [SPELLINGS["localhost"], SPELLINGS["keywords"]], ids=["URL", "keywords"])
 def test_no_command_goes_there(witnessed: SampleRepository, spelling: str) -> None:
-    """The same from the command line, for reset and test, with every flag that might be thought to help."""
+    """The same from the command line, for reset, test and psql, with every flag that might be thought to help."""
     assert witnessed.cluster is not None
     witnessed.env_file({"E2E_DATABASE_URL": spelled(witnessed, spelling, "shop")})
     with untouched(witnessed.cluster, "shop", "shop_test", "shop_e2e"):
         for arguments in (("reset",), ("reset", "--fresh", "--database", "e2e"), ("test", "--e2e")):
             done = witnessed.run(*arguments).expect(3, "E2E_DATABASE_URL", "MC_DB_DSN", "the same database 'shop'")
             assert "is pristine" not in done.output
+        witnessed.run("psql", "--database", "e2e", "--", "-c", "DROP TABLE keep").expect(3, "the same database 'shop'")
 
 
 @pytest.mark.parametrize("spelling", SOME.values(), ids=SOME)
