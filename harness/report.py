@@ -180,12 +180,16 @@ def result_line(result: PackageResult) -> str:
 
 
 def reset_lines(databases: Iterable[DatabaseReset]) -> list[str]:
-    """Return a line for each database that was reset, and one for each session that was in the way."""
+    """Return a line for each database that was reset: from where, how long, and whose sessions were in the way."""
     lines = []
     for database in databases:
         how = "cloned from its template" if database.source == "template" else "migrated from zero"
-        lines.append(f"{database.role} database {database.name!r} is pristine: {how}, {database.migrations} migration(s), {database.ms} ms")
-        lines += [f"  {line}" for line in ended_lines([database])]
+        line = f"{database.role} database {database.name!r} is pristine: {how}, {database.migrations} migration(s), {database.ms} ms"
+        whose: dict[str, list[str]] = {}
+        for one in database.ended:
+            whose.setdefault(f"{one.user} ({one.application or 'unnamed'})", []).append(str(one.pid))
+        ended = ", ".join(f"{who} pid {' '.join(pids)}" for who, pids in whose.items())
+        lines.append(f"{line}; ended {len(database.ended)} session(s): {ended}" if ended else line)
     return lines
 
 
