@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ def answering(mission: Mission) -> Iterator[Path]:
     module, test = mission.root / ORGS / "answer.py", mission.root / ORGS / "test_answer.py"
     module.write_text("ANSWER = 1\n")
     test.write_text(ANSWER_TEST)
-    py_compile.compile(str(module))
+    py_compile.compile(str(module), str(module.parent / "__pycache__" / f"answer.{sys.implementation.cache_tag}.pyc"))
     try:
         yield module
     finally:

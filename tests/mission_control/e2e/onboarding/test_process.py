@@ -24,7 +24,7 @@ def test_it_runs_until_it_is_told_to_stop(e2e_database_url: str) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 application.wait(0.2)
             application.send_signal(signal.SIGTERM)
-            rest = application.communicate(timeout=10)
+            rest = application.communicate(timeout=60)
         finally:
             application.kill()
     assert (ready, rest, application.returncode) == ("mission control is ready (0 migrations applied)\n", ("", ""), 0)
@@ -33,6 +33,6 @@ def test_it_runs_until_it_is_told_to_stop(e2e_database_url: str) -> None:
 def test_it_asks_for_its_database() -> None:
     """Without `MC_DB_DSN` the application connects to nothing and names the variable."""
     environment = {name: value for name, value in os.environ.items() if name != "MC_DB_DSN"}
-    ended = subprocess.run(COMMAND, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=10, check=False)
+    ended = subprocess.run(COMMAND, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("MC_DB_DSN is not set;")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-PATIENCE = 10
+PATIENCE = 30
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'mission-control' AND datname = current_database()"
 
 
