@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from harness import junit, page, report, runner, session, streams
-from harness.errors import Outcome, UsageError
+from harness.errors import Interrupted, Outcome, UsageError
 from harness.packages import check_serial
 from harness.report import Reporter
 from harness.results import DatabaseReset, PackageResult, encode, exit_code, totals
@@ -76,6 +76,9 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
             run_once(opened, place, request, reporter, salt=salt)
             if not session.still_holds(opened):
                 reporter.doubt("the session that held the databases' locks was lost")
+        except Interrupted:
+            _report(shell, request, reporter, databases)
+            raise
         finally:
             _leave(settings, request, reporter, databases, outcome)
     _report(shell, request, reporter, databases)

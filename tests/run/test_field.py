@@ -41,8 +41,9 @@ def test_a_signal_during_the_tests(sample_repository: SampleRepository, scratch_
         wait_until((sample_repository.root / "begun").exists, 60)
         wait_until(lambda: sessions(scratch_cluster, "shop_test") >= 2, 20)
         run.send_signal(signum)
-        run.communicate(timeout=30)
+        shown, _ = run.communicate(timeout=30)
         assert run.returncode == 128 + signum
+        assert "tests/orders: error" in shown, "what was done by then is not told"
         assert alive(mark) == []
         wait_until(lambda: sessions(scratch_cluster, "shop_test") == 0, 10)
     last = json.loads((sample_repository.root / "test/.stack/last.json").read_text())
