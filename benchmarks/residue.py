@@ -49,7 +49,7 @@ def main() -> int:
         cluster.create_database("big", "dev")
         for number in ALL:
             cluster.execute(TABLE.format(number, ROWS), database="big", role="dev")
-        watch = Watch(parse_dsn("BIG", cluster.dsn("su", "big")), "dev", shared=False)
+        watch = Watch(parse_dsn("BIG", cluster.dsn("su", "big")), "dev", cluster.connect("su"), shared=False)
         watch.begin()
         figures: dict[str, list[float]] = {name: [] for name in ("the beginning of a run", "a connection alone", *PACKAGES)}
         for _ in range(ROUNDS):

@@ -92,17 +92,17 @@ def rows_of(connection: Connection, text: str) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-# The functions behind the server's views: in a new session a view costs more than what it shows.
-_CLIENT = """datid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
-    AND (backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL)"""
+# The functions behind the server's views: a view costs a session more, the first time, than what it shows.
+_CLIENT = "(backend_type = 'client backend' OR backend_type IS NULL AND usesysid IS NOT NULL)"
 
 
-def sessions(connection: Connection) -> list[Session]:
-    """Return the other clients' sessions on this database."""
+def sessions(connection: Connection, name: str) -> list[Session]:
+    """Return the clients' sessions on the database `name`, asked from another one."""
     rows = connection.execute(
         f"""SELECT pid, pg_get_userbyid(usesysid)::text, application_name, coalesce(state, 'unknown'),
                    extract(epoch FROM clock_timestamp() - backend_start)::float8, backend_start::text, coalesce(state_change::text, '')
-            FROM pg_stat_get_activity(NULL) WHERE {_CLIENT} ORDER BY backend_start, pid""".encode()
+            FROM pg_stat_get_activity(NULL) WHERE datid = (SELECT oid FROM pg_database WHERE datname = {literal(name)}) AND {_CLIENT}
+            ORDER BY backend_start, pid""".encode()
     )
     return [Session(*row) for row in rows]
 
@@ -193,8 +193,8 @@ def sample(connection: Connection, table: Relation, since: int) -> tuple[str, ..
     return tuple(row[0] for row in rows)
 
 
-def outside(connection: Connection, role: str, *, shared: bool) -> Outside:
-    """Return roles, databases, settings, advisory locks and prepared transactions.
+def outside(connection: Connection, name: str, role: str, *, shared: bool) -> Outside:
+    """Return roles, databases, and the settings, advisory locks and prepared transactions of the database `name`, asked from another one.
 
     On a shared server only what a package with `role` could have made: others make roles and databases there too.
     """
@@ -210,20 +210,20 @@ def outside(connection: Connection, role: str, *, shared: bool) -> Outside:
                          CASE WHEN s.setdatabase <> 0 THEN ' of this database' ELSE ' everywhere' END), unnest_.value
            FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase,
                 LATERAL (SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1) FROM unnest(s.setconfig) one) AS unnest_(key, value)
-           WHERE s.setdatabase = 0 OR d.datname = current_database()
+           WHERE s.setdatabase = 0 OR d.datname = {literal(name)}
            UNION ALL SELECT name || ' of the server', setting FROM pg_settings WHERE source = 'configuration file' AND {powerful}
            UNION ALL SELECT unnest(ARRAY['owner', 'rights', 'connection limit']) || ' of this database',
                   unnest(ARRAY[pg_get_userbyid(datdba)::text, array(SELECT r::text FROM unnest(coalesce(datacl, acldefault('d', datdba))) r ORDER BY 1)::text, datconnlimit::text])
-           FROM pg_database WHERE datname = current_database();
+           FROM pg_database WHERE datname = {literal(name)};
            SELECT CASE l.objsubid WHEN 1 THEN (l.classid::bigint << 32 | l.objid::bigint)::text ELSE format('%s, %s', l.classid::int8, l.objid::int8) END,
                   coalesce(l.pid, 0), l.mode FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
-           WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database();
+           WHERE l.locktype = 'advisory' AND l.granted AND d.datname = {literal(name)};
            SELECT p.gid, pg_get_userbyid(p.ownerid)::text FROM pg_prepared_xact() p JOIN pg_database d ON d.oid = p.dbid
-           WHERE d.datname = current_database()""",
+           WHERE d.datname = {literal(name)}""",
     )
     return Outside(
         roles=dict(roles),
-        databases={name: owner for name, owner in databases if not is_derived(name)},
+        databases={found: owner for found, owner in databases if not is_derived(found)},
         settings=dict(settings),
         locks={(key, pid): mode for key, pid, mode in locks},
         prepared=dict(prepared),

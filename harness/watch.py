@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import database, inventory
@@ -50,18 +50,20 @@ class _State(NamedTuple):
 class Watch:
     """Watches one database over a run: `begin` once it is pristine, `look` after each package.
 
-    No session of ours stays open in between: packages may count sessions, and drop or clone the database. `dsn` should be
-    of a role that reads everything, `role` is the packages' own; a `shared` server has other users than this worktree.
+    No session of ours stays open on it in between: packages may count sessions, and drop or clone the database. `dsn` should be
+    of a role that reads everything, `role` is the packages' own; a `shared` server has other users than this worktree. What
+    lies outside the database is asked over `connection`, a session on another one that has been at work before.
     """
 
-    def __init__(self, dsn: Dsn, role: str, *, shared: bool) -> None:
-        self._dsn, self._role, self._shared = dsn, role, shared
+    def __init__(self, dsn: Dsn, role: str, connection: Connection, *, shared: bool) -> None:
+        self._dsn, self._role, self._connection, self._shared = dsn, role, connection, shared
         self._state: _State | None = None
         self._pristine: _State | None = None
         self._expected: tuple[Position, dict[str, Relation]] | None = None
 
     def begin(self) -> None:
         """Remember everything as it is now."""
+        sessions = frozenset(map(_key, inventory.sessions(self._connection, self._dsn.name)))
         with self._session() as connection:
             here, relations, locked = inventory.position(connection, None)
             readable = [one for one in relations if one.is_readable and one.oid not in locked]
@@ -72,8 +74,8 @@ class Watch:
                 sequences=sequences,
                 contents=inventory.contents(connection, _own(readable)),
                 definitions=defined(connection),
-                outside=self._outside(connection),
-                sessions=frozenset(map(_key, inventory.sessions(connection))),
+                outside=self._outside(),
+                sessions=sessions,
             )
         self._pristine = self._state
 
@@ -104,9 +106,11 @@ class Watch:
             if self._state is None:
                 self.begin()
                 return None
+            before, self._state = self._state, None
+            sessions = self._settled_sessions(before.sessions)
+            outside = self._outside()
             with self._session() as connection:
-                before, self._state = self._state, None
-                state, tables = _compare(connection, before, self._outside)
+                state, tables = _compare(connection, before, sessions, outside)
                 sequences = _sequence_moves(connection, before, state)
         except (HarnessError, database.Error) as error:
             text = error.message if isinstance(error, HarnessError) else " ".join(str(error).split())
@@ -120,8 +124,18 @@ class Watch:
         connection.execute(inventory.STABLE.encode())
         return connection
 
-    def _outside(self, connection: Connection) -> Outside:
-        return inventory.outside(connection, self._role, shared=self._shared)
+    def _outside(self) -> Outside:
+        return inventory.outside(self._connection, self._dsn.name, self._role, shared=self._shared)
+
+    def _settled_sessions(self, known: frozenset[tuple[int, str, str]]) -> list[Session]:
+        """Return the sessions once those of a package that has just ended are closed, or its time to do so is over."""
+        old = {(pid, since) for pid, since, _ in known}
+        deadline = time.monotonic() + CLOSING
+        while True:
+            found = inventory.sessions(self._connection, self._dsn.name)
+            if all((one.pid, one.since) in old for one in found) or time.monotonic() > deadline:
+                return found
+            time.sleep(0.001)
 
 
 def _key(session: Session) -> tuple[int, str, str]:
@@ -141,20 +155,8 @@ def _by_name(relations: Iterable[Relation], *, read: Collection[str]) -> dict[st
     return {one.name: one._replace(reads=one.reads + 1) if one.name in read else one for one in relations}
 
 
-def _settled_sessions(connection: Connection, known: frozenset[tuple[int, str, str]]) -> list[Session]:
-    """Return the sessions once those of a package that has just ended are closed, or its time to do so is over."""
-    old = {(pid, since) for pid, since, _ in known}
-    deadline = time.monotonic() + CLOSING
-    while True:
-        found = inventory.sessions(connection)
-        if all((one.pid, one.since) in old for one in found) or time.monotonic() > deadline:
-            return found
-        time.sleep(0.001)
-
-
-def _compare(connection: Connection, before: _State, ask_outside: Callable[[Connection], Outside]) -> tuple[_State, list[TableChange]]:
+def _compare(connection: Connection, before: _State, sessions: list[Session], outside: Outside) -> tuple[_State, list[TableChange]]:
     """Return what is there now, and the tables whose rows differ; what nobody wrote to is not read again."""
-    sessions = _settled_sessions(connection, before.sessions)
     here, found, locked = inventory.position(connection, before.position.xmin)
     # A session that is still open has not told all it did: everything is a candidate then.
     is_blind = (
@@ -169,7 +171,7 @@ def _compare(connection: Connection, before: _State, ask_outside: Callable[[Conn
         position=here,
         relations=_by_name(found, read=sequences),
         sequences={**before.sequences, **sequences},
-        outside=ask_outside(connection),
+        outside=outside,
         sessions=frozenset(map(_key, sessions)),
         open=tuple(sessions),
     )

@@ -33,7 +33,8 @@ class Watched:
 
     def __init__(self, cluster: ScratchCluster, name: str) -> None:
         self.cluster, self.name = cluster, name
-        self.watch = Watch(parse_dsn("WATCHED", cluster.dsn("su", name)), "dev", shared=False)
+        self.beside = cluster.connect("su", "postgres")
+        self.watch = Watch(parse_dsn("WATCHED", cluster.dsn("su", name)), "dev", self.beside, shared=False)
 
     def run(self, sql: str, *, role: str = "dev") -> list[tuple[Any, ...]]:
         """Do what a package does: a session of its own, closed afterwards."""
@@ -64,6 +65,7 @@ def watched(scratch_cluster: ScratchCluster, sample_database: str) -> Iterator[W
     found = Watched(scratch_cluster, "shop_test")
     found.watch.begin()
     yield found
+    found.beside.close()
     for (gid,) in scratch_cluster.execute("SELECT gid FROM pg_prepared_xacts"):
         scratch_cluster.execute(f"ROLLBACK PREPARED {literal(gid)}", database="shop_test")
     for name in set(scratch_cluster.databases()) - {sample_database}:

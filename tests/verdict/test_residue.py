@@ -209,7 +209,8 @@ def test_no_session_of_ours_stays_open(watched: Watched) -> None:
 def test_an_ordinary_role_sees_its_own(watched: Watched) -> None:
     """On an external server the owner looks: what it may not read is judged by its counters."""
     watched.run("CREATE TABLE secret(id int); REVOKE ALL ON secret FROM PUBLIC", role="su")
-    watch = Watch(parse_dsn("OWN", watched.cluster.dsn("dev", "shop_test")), "dev", shared=True)
+    beside = watched.cluster.connect("dev", "postgres")
+    watch = Watch(parse_dsn("OWN", watched.cluster.dsn("dev", "shop_test")), "dev", beside, shared=True)
     watch.begin()
     watched.run("DELETE FROM ticket")
     watched.run("INSERT INTO secret VALUES (1)", role="su")
@@ -220,6 +221,7 @@ def test_an_ordinary_role_sees_its_own(watched: Watched) -> None:
     )
     watched.cluster.execute("CREATE DATABASE of_somebody")
     assert watch.look() is None
+    beside.close()
 
 
 def test_a_setting_of_the_session_changes_no_value(watched: Watched) -> None:
