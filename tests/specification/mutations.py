@@ -86,10 +86,7 @@ MUTATIONS = (
         "the guard asks for neither identity nor stamp",
         (
             ("        if protected.identity in identities or same_name:\n", "        if same_name and not identities:\n"),
-            (
-                "row.oid if row else None, _prove_ownership(proof, role, row, adopt=adopt) if row else None)",
-                "row.oid if row else None, None)",
-            ),
+            ("    stamp, worktree = row.stamp, str(proof.settings.root)\n", "    return None\n"),
         ),
         f"{ISOLATION}::test_application_left_alone_when_a_test_variable_names_it",
         "exited 0, expected 3",
