@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.errors import Refusal, ResetFailed, StackFailure, redact
+from harness.errors import Refusal, ResetFailed, StackFailure, UsageError, redact
 from harness.targets import Dsn, Identity, Stamp, read_stamp
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def session_settings(version: int) -> str:
 
 _OURS = ("application_name", "client_encoding", "connect_timeout", "replication")
 """Parameters of a DSN that tests see and our own sessions do not take over."""
+_ADDRESS = ("host", "hostaddr", "port", "connect_timeout")
 
 
 def _open(dsn: Dsn, purpose: str) -> Connection:
@@ -145,14 +146,24 @@ def _explain(dsn: Dsn, given: dict[str, str], error: Exception, *, late: bool, r
     from psycopg.pq import PGconn, Ping
 
     text = redact(" ".join(str(error).split()))
-    ping = PGconn.ping(make_conninfo(**given).encode())
+    if PGconn.ping(make_conninfo(**given).encode()) == Ping.NO_ATTEMPT:
+        raise UsageError(
+            f"{dsn.label}: {text}", next=f"Mend {_options(dsn) or 'its parameters'}: nothing was asked of a server."
+        ) from error
+    # By its address alone: a server without SSL answers, though not to one who requires it.
+    ping = PGconn.ping(make_conninfo(**{key: given[key] for key in _ADDRESS if key in given}).encode())
     if ping == Ping.REJECT and late:
         raise ResetFailed(f"{dsn.label}: {text}", next="Wait until the server has started.") from error
     if ping == Ping.OK and refused:
-        raise Refusal(f"{dsn.label}: the server says no: {text}", next="Mend the role, password or database it names.") from error
+        named = ", ".join(["role", "password", *([_options(dsn)] if dsn.extra else [])])
+        raise Refusal(f"{dsn.label}: the server says no: {text}", next=f"Mend the {named} or database it names.") from error
     if ping in (Ping.NO_RESPONSE, Ping.NO_ATTEMPT):
         raise _nobody(dsn, text) from error
     return ping == Ping.OK
+
+
+def _options(dsn: Dsn) -> str:
+    return ", ".join(key for key, _ in dsn.extra if key not in _OURS)
 
 
 def _nobody(dsn: Dsn, text: str) -> StackFailure:

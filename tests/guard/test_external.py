@@ -150,3 +150,14 @@ def test_a_role_that_may_not_come_in(standing_alone: tuple[SampleRepository, Scr
         repository.run("reset").expect(3, "MAINTENANCE_DATABASE_URL", "dev")
         cluster.execute("ALTER ROLE dev LOGIN")
     repository.run("reset").expect(0)
+
+
+def test_a_parameter_of_the_dsn_that_the_server_or_libpq_refuses(standing_alone: tuple[SampleRepository, ScratchCluster]) -> None:
+    """A server without SSL is there all the same: the parameter is named, not a server to be started."""
+    repository, cluster = standing_alone
+    for variable in ("MAINTENANCE_DATABASE_URL", "TEST_DATABASE_URL"):
+        for parameter, code in (("sslmode=require", 3), ("target_session_attrs=standby", 3), ("sslmode=maybe", 2)):
+            repository.env_file({variable: f"{repository.dsn(variable)}?{parameter}"})
+            with untouched(cluster, *DATABASES):
+                done = repository.run("reset", "--fresh").expect(code, variable, parameter.partition("=")[0])
+            assert "no server answers" not in done.output
