@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import attributes, obstacles, streams
+from harness import attributes, obstacles, reach, streams
 from harness.attributes import Attributes
 from harness.database import DatabaseRow, Server, failing_as, literal, quoted
 from harness.errors import ResetFailed
@@ -170,6 +170,7 @@ def lay(connection: Connection, recipe: Recipe) -> None:
 
 def fill(recipe: Recipe) -> int:
     """Apply every stream to the recipe's new database; return how many files and commands were applied."""
+    reach.check(recipe.plan, recipe.name, recipe.application.name if recipe.application else "")
     owner, maintenance = recipe.target.dsn.at(recipe.new), recipe.maintenance.at(recipe.new)
     return len(streams.apply(recipe.plan, owner, maintenance, application=recipe.application, shell=recipe.shell))
 

@@ -135,3 +135,25 @@ def test_mig_06_a_failure_in_the_middle(shop: SampleRepository, mark: str) -> No
     assert "tests/orders" not in done.stdout
     shop.migration("0002_a.sql", f"{mark}CREATE TABLE a(i int); CREATE TABLE b(i int);")
     shop.run("test").expect(0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{sql.MARK}\nDROP DATABASE shop;",
+        f"{sql.MARK}\nCREATE DATABASE stray;",
+        "ALTER DATABASE shop SET timezone = 'UTC';",
+        "ALTER ROLE dev IN DATABASE \"shop\" SET work_mem = '8MB';",
+        "COMMENT ON DATABASE shop IS 'mine';",
+        "GRANT CONNECT ON DATABASE shop_test, Shop TO PUBLIC;",
+    ],
+)
+def test_a_file_keeps_to_its_own_database(shop: SampleRepository, text: str) -> None:
+    """A file that names the application's database, or makes or drops one, is not run, although the role may do it."""
+    assert shop.cluster is not None
+    shop.migration("0002_x.sql", text)
+    with untouched(shop.cluster, "shop_test", "shop_e2e"):
+        shop.run("reset").expect(4, "0002_x.sql:", "DATABASE" if sql.MARK in text else "the application's database 'shop'")
+    assert not {"stray"} & set(shop.cluster.databases())
+    shop.migration("0002_x.sql", "COMMENT ON TABLE item IS 'as in database shop'; ALTER DATABASE shop_test SET timezone = 'UTC';")
+    shop.run("reset", "--database", "test").expect(0)
