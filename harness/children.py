@@ -22,6 +22,7 @@ from harness.process import (
     signal_pid,
     signals_deferred,
     start,
+    told_of_dead_children,
     wait_for,
     with_descendants,
 )
@@ -65,7 +66,9 @@ def running(
                 child = Child(starter(argv, env=env, cwd=cwd, output=output), before, grace)
             except OSError as error:
                 raise NotStarted(f"{argv[0]} cannot be started: {error.strerror}") from error
-        yield child
+        # A dead server that stays a zombie would look alive to whoever starts it again.
+        with told_of_dead_children(child.reap):
+            yield child
     except Interrupted as interrupt:
         signum = interrupt.signum
         raise
@@ -93,9 +96,13 @@ class Child:
         """Wait for the child itself; False when `timeout` seconds passed first."""
         return wait_for(self._popen, timeout)
 
+    def reap(self) -> None:
+        """Wait for the adopted processes that have died."""
+        _reap(self._before | {self.pid})
+
     def left(self) -> list[Found]:
         """Return what the child started and left running, once it has ended itself."""
-        _reap(self._before | {self.pid})
+        self.reap()
         roots = _children() - self._before - {self.pid}
         return with_descendants(roots) if roots else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -196,6 +196,16 @@ def signals_deferred() -> Iterator[None]:
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         if held:
             signal.raise_signal(held[0])
+
+
+@contextmanager
+def told_of_dead_children(handler: Callable[[], None]) -> Iterator[None]:
+    """Call `handler` in the main thread whenever a child of ours has died, adopted ones included."""
+    previous = signal.signal(signal.SIGCHLD, lambda *_: handler())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
 
 
 def ignore_stop_signals() -> None:
