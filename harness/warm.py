@@ -24,12 +24,16 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
 OURS = ("harness.bytecode", "harness.errors", "harness.outcomes", "harness.settings", "harness.targets")
 """What our plugin imports; itself it reads its package's environment."""
+
+LATE = ("faulthandler", "pdb")
+"""What every pytest imports in the course of its session."""
 
 ROOT = Path.cwd()
 SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
@@ -47,6 +51,14 @@ class Imported(NamedTuple):
     """What was written to sys.stdout and sys.stderr."""
     generators: list[random.Random]
     """Random generators that were seeded by the system."""
+
+
+class Remembered(importlib.metadata.PathDistribution):
+    """A distribution that is read once: every pytest asks each of them four times."""
+
+    metadata = cached_property(importlib.metadata.PathDistribution.metadata.fget)  # type: ignore[attr-defined]  # a property's function
+    entry_points = cached_property(importlib.metadata.PathDistribution.entry_points.fget)  # type: ignore[attr-defined]  # as above
+    files = cached_property(importlib.metadata.PathDistribution.files.fget)  # type: ignore[attr-defined]  # as above
 
 
 # --- before the first fork
@@ -89,6 +101,9 @@ def preload(arguments: list[str]) -> None:
     from _pytest.assertion import install_importhook
     from _pytest.config import get_config
 
+    for name in LATE:
+        importlib.import_module(name)
+    remember_distributions()
     config = get_config()
     hook = install_importhook(config)
     writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # rewritten plugins are not compiled by an installer
@@ -151,6 +166,30 @@ def is_of_worktree(module: str) -> bool:
     spec = find_spec(module.partition(".")[0])
     places = [spec.origin] if spec and spec.origin else list(spec.submodule_search_locations or []) if spec else []
     return any(ROOT in Path(place).parents and Path(sys.prefix) not in Path(place).parents for place in places)
+
+
+def remember_distributions() -> None:
+    """Have the distributions read now, and not by each child; whoever installs one, or adds a folder, finds what there is then."""
+    read = importlib.metadata.distributions
+    found = [Remembered(each._path) if type(each) is importlib.metadata.PathDistribution else each for each in read()]  # noqa: SLF001  # its one field
+    folders = {folder: changed(folder) for folder in sys.path}
+    for each in found:
+        if any(point.group == "pytest11" for point in each.entry_points):
+            _ = each.files, each.metadata
+
+    def distributions(**context: Any) -> Iterator[importlib.metadata.Distribution]:
+        is_as_it_was = not context and {folder: changed(folder) for folder in sys.path} == folders
+        return iter(found) if is_as_it_was else iter(read(**context))
+
+    importlib.metadata.distributions = distributions
+
+
+def changed(folder: str) -> int:
+    """Return when something was last added to a folder; 0 where there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # a hot path
+    except OSError:
+        return 0
 
 
 def listed(path: str) -> int:
@@ -261,7 +300,7 @@ def end(code: int) -> NoReturn:
     succeeds(lambda: flush(sys.stderr))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+        signal.raise_signal(-code)
     os._exit(code & 0xFF)
 
 
