@@ -224,7 +224,9 @@ def _environment(
         read = [name for name in migrators.names_read(text) if name not in own and not any(other in name.upper() for other in _OTHERS)]
         urls = {name: _url(scheme or migrators.scheme(terrain, text)) for name in read if _is_dsn(name)}
         parts = {name: "{" + _PLACES.get(match[1], match[1].lower()) + "}" for name in read if (match := _PART.fullmatch(name))}
-        fresh = {name: value for name, value in {**(urls or parts), **_engines(text)}.items() if name not in found}
+        fresh = {
+            name: value for name, value in {**(urls or parts), **_engines(text), **_django(terrain, text)}.items() if name not in found
+        }
         if fresh:
             notes.append(f"{path} reads {', '.join(fresh)}")
         found |= fresh
@@ -251,6 +253,14 @@ def _engines(text: str) -> dict[str, str]:
     words = [word for word in _ENGINES if re.search(rf"""["']{word}["']""", text)]
     names = re.findall(r"""(?:environ\.get|getenv)\(\s*["']([A-Z_][A-Z0-9_]*)["']\s*,\s*["']sqlite3?["']""", text)
     return dict.fromkeys(names, words[0]) if len(words) == 1 else {}
+
+
+def _django(terrain: Terrain, text: str) -> dict[str, str]:
+    """Return Django's settings module where a conftest sets it itself: too late for code that it imports."""
+    if _option(terrain, "DJANGO_SETTINGS_MODULE") or "--ds" in "".join(_option(terrain, "addopts")):
+        return {}
+    module = re.search(r"""["']DJANGO_SETTINGS_MODULE["']\s*(?:\]\s*=|,)\s*["']([\w.]+)["']""", text)
+    return {"DJANGO_SETTINGS_MODULE": module[1]} if module else {}
 
 
 def _makes_databases(terrain: Terrain, code: dict[str, str], packages: tuple[Package, ...]) -> str:
