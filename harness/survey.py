@@ -41,8 +41,8 @@ class Found(NamedTuple):
 def survey(terrain: Terrain) -> Found:
     """Return what `terrain` has; nothing of it is run, and no value of a variable is kept."""
     packages, notes = _packages(terrain)
-    streams, said = migrators.streams(terrain)
-    notes += said
+    streams, remarks = migrators.streams(terrain)
+    notes += remarks
     image, compose_name, said = _compose(terrain)
     notes += said
     databases, scheme, said = _databases(terrain, packages, compose_name)
@@ -149,7 +149,9 @@ def _compose(terrain: Terrain) -> tuple[str, str, list[str]]:
 
 def _databases(terrain: Terrain, packages: tuple[Package, ...], compose_name: str) -> tuple[tuple[Database, ...], str, list[str]]:
     """Return the databases by the names and variables in use, and the URL scheme that the application's variable has."""
-    notes, scheme, given = [], "", {}
+    notes: list[str] = []
+    scheme = ""
+    given: dict[str, Database] = {}
     for path in _ENV_FILES:
         for variable, url, driver in _DSN.findall(terrain.text(path)):
             role = _role_of(variable)
