@@ -121,7 +121,8 @@ def make_recipe(order: Order, target: SafeTarget) -> Recipe:
         fingerprint = sha256(f"{order.salt} {target.role}".encode()).hexdigest()
     stamp = Stamp(target.role, order.repository, root, fingerprint or UNCACHED, time.time())
     application = env.dsns.get("application")
-    return Recipe(target, maintenance, application, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
+    protected = tuple(each.dsn.name for each in order.proof.protected)
+    return Recipe(target, maintenance, application, protected, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
 
 
 def check(work: Work, crew: Crew) -> None:

@@ -32,6 +32,7 @@ class Recipe(NamedTuple):
     target: SafeTarget
     maintenance: Dsn
     application: Dsn | None
+    protected: tuple[str, ...]
     plan: streams.Plan
     shell: Mapping[str, str]
     server: Server
@@ -170,7 +171,7 @@ def lay(connection: Connection, recipe: Recipe) -> None:
 
 def fill(recipe: Recipe) -> int:
     """Apply every stream to the recipe's new database; return how many files and commands were applied."""
-    reach.check(recipe.plan, recipe.name, recipe.application.name if recipe.application else "")
+    reach.check(recipe.plan, recipe.name, recipe.protected)
     owner, maintenance = recipe.target.dsn.at(recipe.new), recipe.maintenance.at(recipe.new)
     return len(streams.apply(recipe.plan, owner, maintenance, application=recipe.application, shell=recipe.shell))
 

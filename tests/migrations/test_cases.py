@@ -155,5 +155,14 @@ def test_a_file_keeps_to_its_own_database(shop: SampleRepository, text: str) -> 
     with untouched(shop.cluster, "shop_test", "shop_e2e"):
         shop.run("reset").expect(4, "0002_x.sql:", "DATABASE" if sql.MARK in text else "the application's database 'shop'")
     assert not {"stray"} & set(shop.cluster.databases())
+
+
+def test_the_shells_own_application_is_kept_too(shop: SampleRepository) -> None:
+    """The shell's MC_DB_DSN, where it differs from the file's, names a database that no file may act on."""
+    assert shop.cluster is not None
+    shop.cluster.create_database("warehouse", "dev")
+    shop.migration("0002_x.sql", "ALTER DATABASE warehouse SET timezone = 'UTC';")
+    done = shop.run("reset", env={"MC_DB_DSN": shop.cluster.dsn("dev", "warehouse")})
+    done.expect(4, "0002_x.sql:1", "the application's database 'warehouse'")
     shop.migration("0002_x.sql", "COMMENT ON TABLE item IS 'as in database shop'; ALTER DATABASE shop_test SET timezone = 'UTC';")
     shop.run("reset", "--database", "test").expect(0)
