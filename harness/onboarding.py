@@ -196,7 +196,9 @@ def _stream(stream: Stream) -> str:
 
 def _packages(role: str, packages: Iterable[Package]) -> str:
     entries = [
-        f"{{ path = {_quoted(package.path)}, command = {json.dumps(package.command)} }}" if package.command else _quoted(package.path)
+        f"{{ name = {_quoted(package.name)}, path = {_quoted(package.path)}, command = {json.dumps(package.command)} }}"
+        if package.command
+        else _quoted(package.path)
         for package in packages
         if package.role == role
     ]

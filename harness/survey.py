@@ -127,13 +127,13 @@ def _option(terrain: Terrain, name: str) -> list[str]:
 
 
 def _other_packages(terrain: Terrain) -> tuple[Package, ...]:
-    rows: list[tuple[bool, tuple[str, ...]]] = [
-        ("django" in terrain.text("manage.py"), ("python", "manage.py", "test", "--noinput")),
-        (terrain.has("go.mod"), ("go", "test", "./...")),
-        (re.search(r'"test"\s*:', terrain.text("package.json")) is not None, ("npm", "test")),
-        (terrain.has("Cargo.toml"), ("cargo", "test")),
+    rows: list[tuple[bool, str, tuple[str, ...]]] = [
+        ("django" in terrain.text("manage.py"), "django", ("python", "manage.py", "test", "--noinput")),
+        (terrain.has("go.mod"), "go", ("go", "test", "./...")),
+        (re.search(r'"test"\s*:', terrain.text("package.json")) is not None, "npm", ("npm", "test")),
+        (terrain.has("Cargo.toml"), "cargo", ("cargo", "test")),
     ]
-    return tuple(Package(command[0], "test", ".", command=command) for is_there, command in rows if is_there)
+    return tuple(Package(name, "test", ".", command=command) for is_there, name, command in rows if is_there)
 
 
 def _compose(terrain: Terrain) -> tuple[str, str, list[str]]:
