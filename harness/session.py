@@ -44,7 +44,7 @@ def roles_named(settings: Settings, shell: Mapping[str, str], name: str, roles: 
     found = tuple(role for role, dsn in zip(roles, dsns, strict=True) if dsn.name == name)
     if not found:
         raise UsageError(
-            f"{name!r} is no test or e2e database of {ENV_FILE}", next=f"--adopt takes {' or '.join(dsn.name for dsn in dsns)}."
+            f"{name!r} is no test or e2e database of {ENV_FILE}", next=f"Give --adopt {' or '.join(dsn.name for dsn in dsns)}."
         )
     return found
 
