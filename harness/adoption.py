@@ -19,7 +19,10 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def aliases(prefix: str) -> str:
-    """Return shell functions and aliases for bash and zsh that call the current worktree's own `inv`, wherever in it one stands."""
+    """Return shell functions and aliases for bash and zsh that call the current worktree's own `inv`, wherever in it one stands.
+
+    `PREFIXinv` takes any task; it and `inv` are completed by the tasks of the worktree one stands in.
+    """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", prefix):
         raise UsageError(f"--prefix is {prefix!r}", next="Give letters, digits and underscores.")
     finder = f"_{prefix}_inv"
@@ -30,6 +33,19 @@ def aliases(prefix: str) -> str:
         '  if [ -z "$_harness_folder" ]; then echo "no .venv/bin/inv here or above; run test/bootstrap-stack.sh" >&2; return 2; fi',
         '  "$_harness_folder/.venv/bin/inv" "$@"',
         "}",
+        f'{finder}_words() {{ {finder} --complete -- "inv $*" 2>/dev/null; }}',
+        'if [ -n "${ZSH_VERSION:-}" ]; then',
+        f'  {finder}_complete() {{ read -r -cA _harness_words; reply=($("{finder}_words" "${{_harness_words[@]:1}}")); }}',
+        f'  {finder}_add() {{ compadd -- $({finder}_words "${{words[@]:1}}"); }}',
+        f"  if whence compdef >/dev/null; then compdef {finder}_add inv {prefix}inv {finder}",
+        f"  else compctl -f -K {finder}_complete inv {prefix}inv {finder}; fi",
+        "else",
+        f"  {finder}_complete() {{",
+        f'    COMPREPLY=($(compgen -W "$({finder}_words "${{COMP_WORDS[@]:1}}")" -- "$2"))',
+        "  }",
+        f"  complete -o default -F {finder}_complete inv {prefix}inv",
+        "fi",
+        f"alias {prefix}inv='{finder}'",
     ]
     lines += [f"alias {prefix}{name}='{finder} {command}'" for name, command in ALIASES.items()]
     return "\n".join(lines)

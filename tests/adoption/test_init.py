@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -358,3 +359,19 @@ def test_aliases_find_the_current_worktrees_inv(shell: str, make_adopter: Callab
         done = adopter.run(shell, script, cwd=adopter.root / "deep/er").expect(0)
         assert done.stdout.splitlines() == [adopter.root.name, "test", "--e2e", "--", "a b"]
         done = adopter.run(shell, script, cwd=adopter.root.parent).expect(2, "bootstrap-stack.sh")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_tasks_and_flags_are_completed(shell: str, adopter: Adopter) -> None:
+    """A TAB after `inv` and after the alias asks the worktree's own inv, which is this one's here."""
+    adopter.write("tasks.py", "from harness.tasks import *\n")
+    inv = adopter.write(".venv/bin/inv", f'#!/bin/sh\nPYTHONPATH="{HARNESS_ROOT}" exec "{sys.executable}" -m invoke "$@"\n')
+    inv.chmod(0o755)
+    lines = adopter.harness("aliases", "--prefix", "my").expect(0).stdout
+    ask = {
+        "bash": 'COMP_WORDS=(myinv {words}); _my_inv_complete myinv {last}; printf "%s\\n" "${{COMPREPLY[@]}}"; complete -p myinv\n',
+        "zsh": "read() {{ _harness_words=(myinv {words}); }}; _my_inv_complete; print -l -- $reply\n",
+    }[shell]
+    for words, wanted in (("stack-", "stack-up"), ("test --fail", "--fail-fast")):
+        script = adopter.write("script", lines + ask.format(words=words, last=words.split()[-1]))
+        assert wanted in adopter.run(shell, script).expect(0).stdout.splitlines()
