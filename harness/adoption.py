@@ -35,7 +35,7 @@ def aliases(prefix: str) -> str:
         "}",
         f'{finder}_words() {{ {finder} --complete -- "inv $*" 2>/dev/null; }}',
         'if [ -n "${ZSH_VERSION:-}" ]; then',
-        f'  {finder}_complete() {{ read -r -cA _harness_words; reply=($("{finder}_words" "${{_harness_words[@]:1}}")); }}',
+        f'  {finder}_complete() {{ read -r -cA _harness_words; reply=($({finder}_words "${{_harness_words[@]:1}}")); }}',
         f'  {finder}_add() {{ compadd -- $({finder}_words "${{words[@]:1}}"); }}',
         f"  if whence compdef >/dev/null; then compdef {finder}_add inv {prefix}inv {finder}",
         f"  else compctl -f -K {finder}_complete inv {prefix}inv {finder}; fi",

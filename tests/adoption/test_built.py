@@ -35,11 +35,10 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(built: dict[str, Path]) 
 
 
 def test_the_source_archive_holds_the_repository(built: dict[str, Path]) -> None:
-    """Everything that is committed but CI's own, and nothing that a run left."""
+    """Everything that is committed, and nothing that a run left."""
     with tarfile.open(built["archive"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {name for name in committed() if not name.startswith((".ci/", "benchmarks/results/"))}
-    assert names - {"PKG-INFO"} == wanted
+    assert names - {"PKG-INFO"} == committed()
     assert [name for name in names if GENERATED.search(name)] == []
 
 
