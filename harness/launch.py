@@ -54,7 +54,7 @@ def start(settings: Settings, data: Path, record: Record, kind: str) -> Record:
     server = server_of(data, record, settings, kind)
     account = servers.choose_account(settings.root, data, server)
     datafolder.adopt_owner(data, account)
-    postmaster.clear_stale_file(data)
+    postmaster.disown_stale_file(data)
     log = log_of(settings)
     offset = log_size(settings)
     if offset > _LOG_LIMIT:

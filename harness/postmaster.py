@@ -16,6 +16,8 @@ from harness.servers import Account, Server, child_environment
 START_TIMEOUT = 120.0
 """Seconds; a server that was killed may have much to recover."""
 STOP_TIMEOUT = 60.0
+NOBODY = 2**31 - 1
+"""A pid that no system gives."""
 _FAST, _IMMEDIATE = 2, 3  # SIGINT and SIGQUIT, the server's own words for them
 _CLOCKS_MAY_DIFFER = 10.0  # seconds between the process's start and what the server wrote
 
@@ -64,11 +66,17 @@ def _works_in(found: Postmaster, data: Path) -> bool:
         return found.data == str(data) or not Path(found.data).exists()
 
 
-def clear_stale_file(data: Path) -> None:
-    """Remove a pid file whose pid is another program's by now: the server would take that for its twin and refuse to start."""
+def disown_stale_file(data: Path) -> None:
+    """Take the pid out of a pid file that another program has by now, or a dead server that nobody has waited for.
+
+    The server would take either for its twin and refuse to start. The rest of the file stays: by it the server sees whether
+    memory of the former one is still in use.
+    """
     found = read(data)
-    if found and start_of(found.pid) and not is_postmaster(found.pid, found.data):
-        (data / "postmaster.pid").unlink(missing_ok=True)
+    if found and process.signal_pid(found.pid, 0) and not is_postmaster(found.pid, found.data):
+        path = data / "postmaster.pid"
+        _, rest = path.read_bytes().split(b"\n", 1)
+        path.write_bytes(b"%d\n%s" % (NOBODY, rest))
 
 
 def start_of(pid: int) -> str:

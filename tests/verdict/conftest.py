@@ -52,6 +52,7 @@ ROLES = {"su", "dev"}
 @pytest.fixture(scope="session")
 def sample_database(scratch_cluster: ScratchCluster) -> str:
     """Make a database of role `dev` for the tests to clone."""
+    scratch_cluster.clear()
     scratch_cluster.create_role("dev", "LOGIN CREATEDB CREATEROLE")
     scratch_cluster.create_database("sample", "dev")
     scratch_cluster.execute(SCHEMA, database="sample", role="dev")
