@@ -28,7 +28,7 @@ def main() -> int:
     late = 0
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tasks.py").write_text(EMPTY)
-        for name, line in (("a task", "inv te"), ("a flag", "inv test --")):
+        for name, line in (("a task", "inv sta"), ("a flag", "inv test --")):
             pairs = [(timed(["nothing"], Path(folder)), timed(["--complete", "--", line], ROOT)) for _ in range(rounds)]
             empty, ours = (statistics.median(found) for found in zip(*pairs, strict=True))
             ratio = statistics.median(ours / empty for empty, ours in pairs)
