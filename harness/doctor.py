@@ -125,7 +125,7 @@ def status_lines(found: Status) -> list[str]:
         if row.sessions is None:
             lines.append(f"{row.role} database {row.name!r}: absent")
         else:
-            whose = "ours" if row.stamp else "no stamp of ours"
+            whose = "ours" if row.stamp else "no stamp of ours" if row.role in ("test", "e2e") else "never reset"
             lines.append(f"{row.role} database {row.name!r}: {whose}, {row.sessions} session(s)")
     if found.lock:
         since = time.strftime("%H:%M:%S", time.localtime(found.lock.since))

@@ -183,8 +183,8 @@ def reset_lines(databases: Iterable[DatabaseReset]) -> list[str]:
     """Return a line for each database that was reset: from where, how long, and whose sessions were in the way."""
     lines = []
     for database in databases:
-        how = "cloned from its template" if database.source == "template" else "migrated from zero"
-        line = f"{database.role} database {database.name!r} is pristine: {how}, {database.migrations} migration(s), {database.ms} ms"
+        how = "cloned from its template" if database.source == "template" else f"migrated from zero, {database.migrations} migration(s)"
+        line = f"{database.role} database {database.name!r} is pristine: {how}, {database.ms} ms"
         whose: dict[str, list[str]] = {}
         for one in database.ended:
             whose.setdefault(f"{one.user} ({one.application or 'unnamed'})", []).append(str(one.pid))

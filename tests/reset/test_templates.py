@@ -55,8 +55,8 @@ def test_the_document_tells_phases_and_lines_tell_the_source(sample_repository: 
         assert sum(database["phases"].values()) == pytest.approx(database["ms"], abs=20)
     lines = sample_repository.run("reset").expect(0).stdout.splitlines()
     assert [re.sub(r"\d+ ms", "N ms", line) for line in lines] == [
-        "test database 'shop_test' is pristine: cloned from its template, 0 migration(s), N ms",
-        "e2e database 'shop_e2e' is pristine: cloned from its template, 0 migration(s), N ms",
+        "test database 'shop_test' is pristine: cloned from its template, N ms",
+        "e2e database 'shop_e2e' is pristine: cloned from its template, N ms",
     ]
 
 

@@ -139,7 +139,7 @@ def test_a_reset_is_told_with_whom_it_ended() -> None:
         "app_x", "test", "template", "ab", 3, (EndedSession(7, "dev", "", "idle"), EndedSession(9, "dev", "", "active")), 41
     )
     assert report.reset_lines([done, done._replace(source="migrated", ended=())]) == [
-        "test database 'app_x' is pristine: cloned from its template, 3 migration(s), 41 ms; ended 2 session(s): dev (unnamed) pid 7 9",
+        "test database 'app_x' is pristine: cloned from its template, 41 ms; ended 2 session(s): dev (unnamed) pid 7 9",
         "test database 'app_x' is pristine: migrated from zero, 3 migration(s), 41 ms",
     ]
 
