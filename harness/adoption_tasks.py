@@ -34,7 +34,7 @@ def init(_context: Context, source: str = "", dry_run: bool = False, json: str =
         for note in found.notes:
             say(f"seen: {note}")
         for file in planned:
-            say(file.line)
+            say(file.line(is_done=not dry_run))
             if dry_run and file.preview:
                 say(file.preview)
         if not dry_run:

@@ -31,11 +31,12 @@ class File(NamedTuple):
     text: str
     why: str = ""
 
-    @property
-    def line(self) -> str:
-        """What is done, in a line."""
-        done = {"write": "is written", "add": f"gets {len(self.text.splitlines())} more line{'s' * (len(self.text.splitlines()) != 1)}"}
-        return f"{self.path} {done.get(self.action, 'stays as it is')}{f': {self.why}' if self.why else ''}"
+    def line(self, *, is_done: bool) -> str:
+        """Say what is done with it, or would be."""
+        more = len(self.text.splitlines())
+        done = {"write": ("is written", "would be written"), "add": (f"gets {more} more line{'s' * (more != 1)}",) * 2}
+        what = done.get(self.action, ("stays as it is",) * 2)[not is_done]
+        return f"{self.path} {what}{f': {self.why}' if self.why else ''}"
 
     @property
     def preview(self) -> str:
@@ -50,7 +51,7 @@ def files(terrain: Terrain, found: Found, source: str) -> tuple[File, ...]:
         _new(terrain, FILE, lambda: harness_toml(found)),
         _tasks(terrain),
         _script(terrain),
-        _new(terrain, REQUIREMENTS, lambda: requirements(terrain, found, source)),
+        _requirements(terrain, found, source),
         _ignored(terrain),
     )
 
@@ -99,6 +100,12 @@ def _after_head(code: str) -> int:
 
 def _new(terrain: Terrain, path: str, text: Callable[[], str]) -> File:
     return File(path, "keep", "") if terrain.has(path) else File(path, "write", text())
+
+
+def _requirements(terrain: Terrain, found: Found, source: str) -> File:
+    file = _new(terrain, REQUIREMENTS, lambda: requirements(terrain, found, source))
+    is_here_alone = file.action == "write" and "@ file://" in source
+    return file._replace(why="only this machine has that pgharness; --source names another") if is_here_alone else file
 
 
 def _script(terrain: Terrain) -> File:

@@ -241,6 +241,7 @@ def test_dry_run_writes_nothing_and_shows_all(adopter: Adopter) -> None:
         0, 'test = ["tests"]', "from harness.tasks import *", "/test/.env", "pgharness==1"
     )
     assert done.stdout.splitlines()[-1] == "nothing was written; next: harness init"
+    assert "harness.toml would be written" in done.stdout.splitlines()
     assert [path.name for path in adopter.root.iterdir()] == ["tests"]
 
 
