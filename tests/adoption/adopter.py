@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.builders import HARNESS_ROOT, Completed
 
@@ -17,6 +19,15 @@ def installer_environment() -> dict[str, str]:
     """Return what pip, uv and npm need of this process's environment, and no more."""
     starts = ("PIP_", "UV_", "NPM_CONFIG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
     return {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.upper().startswith(starts)}
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack a source archive and return its only top folder."""
+    safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.12, and in later 3.10 and 3.11
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, **safe)
+    (top,) = folder.iterdir()
+    return top
 
 
 class Adopter:

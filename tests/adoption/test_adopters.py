@@ -9,7 +9,6 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.onboarding import REQUIREMENTS
-from tests.adoption.adopter import Adopter, installer_environment
+from tests.adoption.adopter import Adopter, installer_environment, unpack
 
 ALL = 10
 
@@ -65,10 +64,7 @@ def unpacked(project: Project, ground: Path) -> Path:
     if done.returncode:
         pytest.skip(f"{project.name}=={project.version} could not be downloaded with pip")
     (archive,) = (ground / "download").iterdir()
-    with tarfile.open(archive) as tar:
-        tar.extractall(ground / "unpacked", filter="data")
-    (folder,) = (ground / "unpacked").iterdir()
-    return folder.rename(ground / f"adopted {project.name}")
+    return unpack(archive, ground / "unpacked").rename(ground / f"adopted {project.name}")
 
 
 def verdicts(document: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from tests.adoption.adopter import Adopter
+from tests.adoption.adopter import Adopter, unpack
 from tests.builders import HARNESS_ROOT
 
 GENERATED = re.compile(r"(^|/)(\.venv|\.stack|__pycache__|\.\w+_cache|\.hypothesis|\.coverage|\.env|last\.json)(/|$)|\.pyc$")
@@ -62,9 +62,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(outside: Path, adopter: Ad
 
 def test_the_source_archive_passes_its_own_tests(built: dict[str, Path], tmp_path: Path) -> None:
     """A distribution's packager unpacks it and runs what needs no server."""
-    with tarfile.open(built["archive"]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (root,) = tmp_path.iterdir()
+    root = unpack(built["archive"], tmp_path / "unpacked")
     tests = ["tests/unit/test_sql.py", "tests/unit/test_results.py", "tests/unit/test_verdict.py"]
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = Adopter(tmp_path / "packager").run(*argv, cwd=root, env={"PYTHONPATH": str(root)}).expect(0)
