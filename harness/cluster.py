@@ -89,7 +89,7 @@ def up(
     for lines of test/.env that were changed by hand (unless `force`), StackFailure for what stands in the way.
     """
     kind = server or settings.stack.server
-    with leases.alone(settings.root):
+    with leases.alone(settings.root) as lock:
         if kind == "external":
             _write_external(settings, shell, force=force, say=say)
             return None
@@ -99,7 +99,7 @@ def up(
         _stop_orphan(settings.root, data, record, say)
         lease = leases.take(settings.root, settings.stack.ports, former=former, recorded=record.port if record else 0)
         if record is None:
-            record = _make(settings, data, kind, lease.port, shell, say)
+            record = _make(settings, data, kind, lease.port, shell, say, lock=lock)
         record = _renewed(settings, data, record, shell)
         _check_kind(data, record, kind)
         record, just_started = _bring_up(settings, data, record, lease, kind, say)
@@ -145,7 +145,9 @@ def _stop_orphan(root: Path, data: Path, record: Record | None, say: Callable[[s
         say(f"stopped this worktree's former server (pid {lease.pid}), whose data folder is gone")
 
 
-def _make(settings: Settings, data: Path, kind: str, port: int, shell: Mapping[str, str], say: Callable[[str], None]) -> Record:
+def _make(
+    settings: Settings, data: Path, kind: str, port: int, shell: Mapping[str, str], say: Callable[[str], None], *, lock: int
+) -> Record:
     server = servers.find(kind, settings.stack.major)
     account = servers.choose_account(settings.root, data.parent, server)
     if account.prefix and os.geteuid() == 0:
@@ -155,7 +157,7 @@ def _make(settings: Settings, data: Path, kind: str, port: int, shell: Mapping[s
         superuser += "_"
     passwords = {superuser: _new_password(shell)}
     record = Record(str(settings.root), port, "", server.major, str(server.programs), server.embedded, superuser, passwords)
-    return datafolder.make(data, server, account, record)
+    return datafolder.make(data, server, account, record, lock=lock)
 
 
 def _new_password(shell: Mapping[str, str]) -> str:

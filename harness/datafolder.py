@@ -164,8 +164,10 @@ def system_identifier(data: Path) -> str:
         return str(int.from_bytes(stream.read(8), sys.byteorder))
 
 
-def make(data: Path, server: Server, account: Account, record: Record) -> Record:
+def make(data: Path, server: Server, account: Account, record: Record, *, lock: int) -> Record:
     """Make the data folder beside its place, complete with `record`, and move it there in one step.
+
+    initdb holds `lock` too: where we are killed it goes on, and no other bootstrap may sweep what it still writes.
 
     Raises StackFailure, with nothing left behind, when that cannot be done.
     """
@@ -173,7 +175,7 @@ def make(data: Path, server: Server, account: Account, record: Record) -> Record
 
     making = Path(tempfile.mkdtemp(prefix="making-", dir=data.parent))
     try:
-        _initialise(making, server, account, record)
+        _initialise(making, server, account, record, lock)
         complete = record._replace(system_identifier=system_identifier(making / "data"))
         write_record(making / "data", complete)
         if data.is_dir():
@@ -186,7 +188,7 @@ def make(data: Path, server: Server, account: Account, record: Record) -> Record
     return complete
 
 
-def _initialise(making: Path, server: Server, account: Account, record: Record) -> None:
+def _initialise(making: Path, server: Server, account: Account, record: Record, lock: int) -> None:
     password = making / "password"
     password.touch(0o600)
     password.write_text(record.passwords[record.superuser] + "\n", encoding="utf-8")
@@ -196,7 +198,7 @@ def _initialise(making: Path, server: Server, account: Account, record: Record) 
     checksums = ["--no-data-checksums"] if server.major >= 18 else []  # noqa: PLR2004  # on by default since 18, and of no use here
     argv = [*account.prefix, str(server.programs / "initdb"), "-D", str(making / "data"), "--no-sync", "--no-clean", *checksums]
     argv += ["--auth=scram-sha-256", f"--username={record.superuser}", f"--pwfile={password}", *locale_options()]
-    done = process.run(argv, env=child_environment(), cwd=Path("/"), timeout=300, user=account.user, group=account.group)
+    done = process.run(argv, env=child_environment(), cwd=Path("/"), timeout=300, user=account.user, group=account.group, pass_fds=[lock])
     if done.returncode:
         raise StackFailure(
             f"initdb failed: {_reason(done.stderr, making)}", next="Mend that and run the command again; nothing was left behind."

@@ -158,14 +158,17 @@ def is_taken(port: int) -> bool:
 
 
 @contextmanager
-def alone(worktree: Path) -> Iterator[None]:
-    """Keep every other bootstrap, start and stop of this worktree's cluster waiting."""
-    with _locked(_folder() / f"{key_of(worktree)}.lock", f"worktree {str(worktree)!r}"):
-        yield
+def alone(worktree: Path) -> Iterator[int]:
+    """Keep every other bootstrap, start and stop of this worktree's cluster waiting.
+
+    A program that is given the descriptor keeps them waiting too, should we be killed before it ends.
+    """
+    with _locked(_folder() / f"{key_of(worktree)}.lock", f"worktree {str(worktree)!r}") as descriptor:
+        yield descriptor
 
 
 @contextmanager
-def _locked(path: Path, what: str) -> Iterator[None]:
+def _locked(path: Path, what: str) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -182,7 +185,7 @@ def _locked(path: Path, what: str) -> Iterator[None]:
         with suppress(OSError):  # only for the message above: a full disk takes nothing from the lock
             stream.truncate()
             os.pwrite(stream.fileno(), f"{os.getpid()}\n".encode(), 0)
-        yield
+        yield stream.fileno()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -59,6 +59,7 @@ def run(
     input: bytes | None = None,  # noqa: A002  # subprocess's own name for it
     user: str | int | None = None,
     group: str | int | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Completed:
     """Run `argv` captured, in a session of its own, as `user` and `group` when they are given (which takes root).
 
@@ -85,6 +86,7 @@ def run(
                     user=user,
                     group=group,
                     extra_groups=None if user is None else [],
+                    pass_fds=pass_fds,
                 )
             ended = wait_for(child, timeout)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -94,6 +95,36 @@ def test_a_bootstrap_survives_being_killed_at_any_moment(place: Place, ground: P
         assert is_running(pid), shown
     assert bystander.value("SELECT 1") == 1
     assert innocent
+
+
+def test_an_initdb_that_outlives_its_bootstrap_is_waited_for(place: Place) -> None:
+    """It goes on writing when its bootstrap is killed: what it makes is swept when it has ended, not before."""
+    victim = place.start("stack-up", command="harness", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not (making := initdb_below(place.stack)):
+        assert time.monotonic() < deadline, "initdb was not seen at work"
+    os.kill(making, signal.SIGSTOP)
+    try:
+        victim.kill()
+        victim.wait()
+        second = place.start("stack-up", command="harness", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(3)
+        assert second.poll() is None, "it did not wait"
+    finally:
+        os.kill(making, signal.SIGCONT)
+    assert second.wait(60) == 0
+    assert list(place.stack.glob("making-*")) == []
+
+
+def initdb_below(folder: Path) -> int:
+    """Return the pid of an initdb at work on a data folder below `folder`; 0 when there is none."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"/initdb") and any(word.startswith(os.fsencode(folder)) for word in words):
+                    return int(entry.name)
+    return 0
 
 
 def test_a_killed_server_is_started_again(place: Place) -> None:
