@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness import provision
 from harness.targets import parse_dsn
 from harness.watch import Watch
 from tests.builders import ScratchCluster
@@ -49,6 +50,10 @@ def main() -> int:
         cluster.create_database("big", "dev")
         for number in ALL:
             cluster.execute(TABLE.format(number, ROWS), database="big", role="dev")
+        # As a worktree's own cluster has it.
+        password = provision.random_password()
+        cluster.execute(f"ALTER ROLE su PASSWORD '{provision.light_verifier(password)}'")
+        cluster.passwords["su"] = password
         watch = Watch(parse_dsn("BIG", cluster.dsn("su", "big")), "dev", cluster.connect("su"), shared=False)
         watch.begin()
         figures: dict[str, list[float]] = {name: [] for name in ("the beginning of a run", "a connection alone", *PACKAGES)}

@@ -161,12 +161,12 @@ def _make(
 
 
 def _new_password(shell: Mapping[str, str]) -> str:
-    import secrets
+    from harness import provision
 
     given = shell.get("HARNESS_PASSWORD", "")
     if not given.isprintable():
         raise UsageError("HARNESS_PASSWORD has a control character", next="Choose a password of printable characters.")
-    return given or secrets.token_hex(16)
+    return given or provision.random_password()
 
 
 def _renewed(settings: Settings, data: Path, record: Record, shell: Mapping[str, str]) -> Record:

@@ -81,18 +81,26 @@ class Interpreter:
             if unfit:
                 self._say(f"pytest starts anew for each package: {unfit}")
 
+    def announce(self, argv: Sequence[str], *, env: Mapping[str, str], output: Path | None) -> None:
+        """Have the child that will be started with `argv`, whose last argument is its package's path, prepare itself while another runs."""
+        if self._is_fit:
+            self._request(argv, env, str(output) if output else None, path=argv[-1])
+
     def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: IO[bytes] | None = None) -> Process:
         """Start `argv`, this Python with `-m pytest`, as a forked child where that is the same, else anew."""
         pid = self._fork(argv, env, output) if self._is_fit else 0
         return Forked(pid) if pid else start(argv, env=env, cwd=cwd, output=output)
 
-    def _fork(self, argv: Sequence[str], env: Mapping[str, str], output: IO[bytes] | None) -> int:
-        """Return the child's pid; 0 when the machine has no room for it, or no interpreter is left."""
+    def _request(self, argv: Sequence[str], env: Mapping[str, str], output: str | None, *, path: str = "") -> None:
         variables = {name: env.get(name) for name in {*env, *self._env} if env.get(name) != self._env.get(name)}
-        request = {"arguments": list(argv[3:]), "variables": variables, "output": output.name if output else None}
+        request = {"ahead": path, "arguments": list(argv[3:]), "variables": variables, "output": output}
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps(request).encode() + b"\n")
         self._has_forked = True
+
+    def _fork(self, argv: Sequence[str], env: Mapping[str, str], output: IO[bytes] | None) -> int:
+        """Return the child's pid; 0 when the machine has no room for it, or no interpreter is left."""
+        self._request(argv, env, output.name if output else None)
         pid = self._receive(FORK_SECONDS).get("pid")
         if pid is None:
             self._is_fit = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.database import literal
@@ -25,10 +25,11 @@ STABLE = """SET search_path = pg_catalog; SET timezone = 'UTC'; SET datestyle = 
 
 
 class Position(NamedTuple):
-    """A moment in the server's history: the oldest transaction that was not over, and when the statistics began."""
+    """A moment in the server's history: the oldest transaction that was not over, when the statistics began, and the rollbacks since."""
 
     xmin: int
     statistics_since: str
+    rollbacks: int
     nothing_committed: bool
 
 
@@ -107,8 +108,8 @@ def sessions(connection: Connection, name: str) -> list[Session]:
     return [Session(*row) for row in rows]
 
 
-def position(connection: Connection, since: int | None) -> tuple[Position, list[Relation], set[int]]:
-    """Return where the server's history stands, the counters, and the relations that another session keeps locked.
+def position(connection: Connection, name: str, since: int | None) -> tuple[Position, set[int]]:
+    """Return where the server's history stands, and the relations of the database `name` that a session keeps locked, asked from another one.
 
     With `since`, a position's xmin, also whether every transaction from there on was rolled back.
     """
@@ -118,22 +119,37 @@ def position(connection: Connection, since: int | None) -> tuple[Position, list[
         status = f"""CASE WHEN pg_snapshot_xmax(s)::text::bigint - {since} <= {MAX_TRANSACTIONS} THEN
             (SELECT coalesce(bool_and(coalesce(pg_xact_status(x::text::xid8) = 'aborted', false)), true)
              FROM generate_series({since}, pg_snapshot_xmax(s)::text::bigint - 1) x) ELSE false END"""
-    (here,), relations, locked = rows_of(
+    (here,), locked = rows_of(
         connection,
-        f"""SELECT pg_snapshot_xmin(s)::text::bigint, coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, ''), {status}
-            FROM pg_current_snapshot() s, pg_database d WHERE d.datname = current_database();
-            SELECT c.oid::bigint, format('%I.%I', n.nspname, c.relname), c.relkind::text,
-                   r.rolsuper OR has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-                       AND NOT (c.relrowsecurity AND row_security_active(c.oid)),
-                   c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid),
-                   pg_stat_get_tuples_deleted(c.oid), CASE c.relkind WHEN 'S' THEN pg_stat_get_blocks_fetched(c.oid) ELSE 0 END
-            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.rolname = current_user
-            WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND NOT c.relisshared AND c.relname <> 'pg_statistic' ORDER BY 2;
-            SELECT coalesce(x.indrelid, l.relation)::bigint FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
-                LEFT JOIN pg_index x ON x.indexrelid = l.relation
-            WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()""",
+        f"""SELECT pg_snapshot_xmin(s)::text::bigint, coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, ''),
+                   coalesce(pg_stat_get_db_xact_rollback(d.oid), 0), {status}
+            FROM pg_current_snapshot() s LEFT JOIN pg_database d ON d.datname = {literal(name)};
+            SELECT l.relation::bigint FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
+            WHERE d.datname = {literal(name)} AND l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL""",
     )
-    return Position(*here), [Relation(*row) for row in relations], {row[0] for row in locked}
+    return Position(*here), {row[0] for row in locked}
+
+
+def relations(connection: Connection) -> list[Relation]:
+    """Return every table, materialised view and sequence with its counters, by name."""
+    rows = connection.execute(b"""
+        SELECT c.oid::bigint, format('%I.%I', n.nspname, c.relname), c.relkind::text,
+               current_setting('is_superuser')::boolean OR has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+                   AND NOT (c.relrowsecurity AND row_security_active(c.oid)),
+               c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid),
+               pg_stat_get_tuples_deleted(c.oid), CASE c.relkind WHEN 'S' THEN pg_stat_get_blocks_fetched(c.oid) ELSE 0 END
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'm', 'S') AND c.relpersistence <> 't' AND NOT c.relisshared AND c.relname <> 'pg_statistic' ORDER BY 2""")
+    return [Relation(*row) for row in rows]
+
+
+def with_tables(connection: Connection, locked: set[int]) -> set[int]:
+    """Return the relations, and of the indexes among them the tables."""
+    if not locked:
+        return locked
+    oids = ", ".join(map(str, locked))
+    rows = connection.execute(f"SELECT indrelid::bigint FROM pg_index WHERE indexrelid IN ({oids})".encode())
+    return locked | {row[0] for row in rows}
 
 
 def sequence_values(connection: Connection, sequences: Sequence[Relation]) -> dict[str, int]:
@@ -165,32 +181,42 @@ def insertions_into(connection: Connection, sequence: int, counters: dict[int, i
 
 def newer_rows(connection: Connection, tables: Sequence[Relation], since: int) -> dict[str, tuple[int, int]]:
     """Return of each table, by name, how many rows it has, and how many of them were written since the transaction `since`."""
-    if not tables:
-        return {}
-    names = {one.oid: one.name for one in tables}
-    newer = f"age(xmin) <= age('{since % 2**32}'::xid)"
-    parts = [f"SELECT {one.oid}::bigint, count(*), count(*) FILTER (WHERE {newer}) FROM ONLY {one.name}" for one in tables]
-    return {names[oid]: (rows, written) for oid, rows, written in connection.execute(" UNION ALL ".join(parts).encode())}
+    return {name: (rows, written) for name, (rows, written) in _of_tables(connection, tables, _WRITTEN.format(_newer(since)))}
 
 
-def contents(connection: Connection, tables: Sequence[Relation]) -> dict[str, Content]:
-    """Return each table's content by name."""
-    if not tables:
-        return {}
-    names = {one.oid: one.name for one in tables}
+def contents(connection: Connection, tables: Sequence[Relation], since: int) -> dict[str, tuple[Content, int]]:
+    """Return each table's content by name, and how many of its rows were written since the transaction `since`."""
     # `ROW(t.*)` and not `t`: a cast from a table's own type may be a package's function. A sum, since equal rows cancel out in an xor.
-    digest = "count(*), coalesce(sum(hashtextextended(ROW(t.*)::text, 0)), 0)::text"
-    parts = [f"SELECT {one.oid}::bigint, {digest} FROM ONLY {one.name} t" for one in tables]
-    return {names[oid]: Content(rows, int(total)) for oid, rows, total in connection.execute(" UNION ALL ".join(parts).encode())}
+    digest = "coalesce(sum(hashtextextended(ROW(t.*)::text, 0)), 0)::text"
+    found = _of_tables(connection, tables, f"{_WRITTEN.format(_newer(since))}, {digest}")
+    return {name: (Content(rows, int(total)), written) for name, (rows, written, total) in found}
 
 
-def sample(connection: Connection, table: Relation, since: int) -> tuple[str, ...]:
-    """Return the first rows that were written since the transaction `since`, as text."""
-    rows = connection.execute(
-        f"""SELECT left(ROW(t.*)::text, 200) FROM ONLY {table.name} t
-            WHERE age(xmin) <= age('{since % 2**32}'::xid) LIMIT {SAMPLE}""".encode()
-    )
-    return tuple(row[0] for row in rows)
+_WRITTEN = "count(*), count(*) FILTER (WHERE {})"
+
+
+def _newer(since: int) -> str:
+    return f"age(xmin) <= age('{since % 2**32}'::xid)"
+
+
+def _of_tables(connection: Connection, tables: Sequence[Relation], columns: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Ask for the same columns of every table at once, and return them with its name."""
+    names = {one.oid: one.name for one in tables}
+    parts = [f"SELECT {one.oid}::bigint, {columns} FROM ONLY {one.name} t" for one in tables]
+    for oid, *values in connection.execute(" UNION ALL ".join(parts).encode()) if parts else ():
+        yield names[oid], tuple(values)
+
+
+def samples(connection: Connection, tables: Sequence[Relation], since: int) -> dict[str, tuple[str, ...]]:
+    """Return of each table, by name, the first rows that were written since the transaction `since`, as text."""
+    found: dict[int, list[str]] = {one.oid: [] for one in tables}
+    parts = [
+        f"(SELECT {one.oid}::bigint, left(ROW(t.*)::text, 200) FROM ONLY {one.name} t WHERE {_newer(since)} LIMIT {SAMPLE})"
+        for one in tables
+    ]
+    for oid, text in connection.execute(" UNION ALL ".join(parts).encode()) if parts else ():
+        found[oid].append(text)
+    return {one.name: tuple(found[one.oid]) for one in tables}
 
 
 def outside(connection: Connection, name: str, role: str, *, shared: bool) -> Outside:

@@ -17,6 +17,7 @@ OUTCOMES = "HARNESS_OUTCOMES"
 VARIABLES = "HARNESS_VARIABLES"
 APPLICATION = "HARNESS_APPLICATION"
 BYTECODE = "HARNESS_BYTECODE"
+TURN = "HARNESS_TURN"
 """The plugin's private variables: where outcomes go, the variables' names by role, where the application's database is,
 and a folder that holds no bytecode yet."""
 

@@ -16,7 +16,7 @@ import pytest
 
 from harness import bytecode
 from harness.errors import UsageError, conceal, redact
-from harness.outcomes import APPLICATION, BYTECODE, OUTCOMES, VARIABLES
+from harness.outcomes import APPLICATION, BYTECODE, OUTCOMES, TURN, VARIABLES
 from harness.settings import BOOTSTRAP, DEFAULT_DATABASES
 from harness.targets import HIDDEN
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OUTPUT_LIMIT = 64_000
 
 # Taken out of the environment: a pytest that a test starts is not the runner's child.
-_private = {name: os.environ.pop(name) for name in (OUTCOMES, VARIABLES, APPLICATION, BYTECODE) if name in os.environ}
+_private = {name: os.environ.pop(name) for name in (OUTCOMES, VARIABLES, APPLICATION, BYTECODE, TURN) if name in os.environ}
 _variables: dict[str, str] = {database.role: database.variable for database in DEFAULT_DATABASES}
 _variables |= json.loads(_private.get(VARIABLES, "{}"))
 _given = {role: os.environ.get(variable, "") for role, variable in _variables.items()}
@@ -126,7 +126,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
-    """Have everything of the project that is imported from here on compiled from its source."""
+    """Wait for the package before to be over; have everything of the project that is imported from here on compiled from its source."""
+    if turn := _private.pop(TURN, ""):
+        if not os.read(int(turn), 1):
+            os._exit(1)  # nobody is left who could give it
+        os.close(int(turn))
     if BYTECODE in _private:
         bytecode.read_none_of_the_project(_private[BYTECODE], os.environ, _private)
     return (yield)

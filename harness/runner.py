@@ -172,37 +172,70 @@ def _run_package(run: Run, package: Package, number: int, chosen: Sequence[Packa
         return outcomes.without_process(package, "missing", f"{package.path} is not there", started)
     if conftests.is_leftover(root / package.path):
         return outcomes.without_process(package, "missing", f"{package.path} holds nothing but __pycache__", started)
-    is_elsewhere = any(packages.paths_within(other, run.arguments, root) for other in chosen)
+    is_elsewhere = bool(run.arguments) and any(packages.paths_within(other, run.arguments, root) for other in chosen)
     if is_elsewhere and not packages.paths_within(package, run.arguments, root):
         return outcomes.without_process(package, "empty", "nothing of it was selected", started)
     if run.before:
         run.before(package)
+    return _run_process(run, package, number, chosen[number:])
+
+
+class _Launch(NamedTuple):
+    """What a package's process is given."""
+
+    folder: Path
+    argv: list[str]
+    env: dict[str, str]
+
+    @property
+    def output(self) -> Path:
+        """The file that keeps what it prints, when it is not shown at once."""
+        return self.folder / "output"
+
+
+def _launch(run: Run, package: Package, number: int) -> _Launch:
     folder = run.folder / str(number)
-    folder.mkdir()
-    return _run_process(run, package, folder)
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "output").touch()
+    is_coloured = run.quiet and run.reporter.is_terminal
+    argv = packages.command_line(package, run.arguments, folder=folder, root=run.settings.root, is_coloured=is_coloured)
+    env = packages.run_environment(run.settings, package, run.env, run.shell, mark=run.place.mark, folder=folder)
+    return _Launch(folder, argv, env)
 
 
-def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
+def _interpreter(run: Run, package: Package) -> Interpreter | None:
+    return None if package.command else run.place.interpreters.get(package.role)
+
+
+def _announce(run: Run, package: Package, number: int) -> None:
+    """Let the package that comes next prepare itself; with arguments, only the package's own pytest can say what they import."""
+    interpreter = _interpreter(run, package)
+    if interpreter and not run.arguments and (run.settings.root / package.path).exists():
+        launch = _launch(run, package, number)
+        interpreter.announce(launch.argv, env=launch.env, output=launch.output if run.quiet else None)
+
+
+def _run_process(run: Run, package: Package, number: int, following: Sequence[Package]) -> PackageResult:
     root = run.settings.root
     cwd = root / package.path if package.command and (root / package.path).is_dir() else root
-    coloured = run.quiet and run.reporter.is_terminal
-    argv = packages.command_line(package, run.arguments, folder=folder, root=root, is_coloured=coloured)
-    env = packages.run_environment(run.settings, package, run.env, run.shell, mark=run.place.mark, folder=folder)
+    folder, argv, env = launch = _launch(run, package, number)
     junit_file = cwd / package.junit if package.junit else None
     if junit_file:
         junit_file.unlink(missing_ok=True)
-    interpreter = None if package.command else run.place.interpreters.get(package.role)
+    interpreter = _interpreter(run, package)
     if interpreter:
         interpreter.warm_up(package.timeout)
     grace = run.settings.run.grace
     starter: Starter = interpreter.start if interpreter else start
-    output = folder / "output"
     started, clock = time.time(), time.monotonic()
     try:
         with (
-            output.open("wb") as captured,
+            launch.output.open("wb") as captured,
             running(argv, env=env, cwd=cwd, grace=grace, output=captured if run.quiet else None, starter=starter) as child,
         ):
+            for after in following[:1]:
+                _announce(run, after, number + 1)
             in_time = _wait(run, package, child, folder / "outcomes", clock)
             seconds = time.monotonic() - clock
             if not in_time:
@@ -218,7 +251,7 @@ def _run_process(run: Run, package: Package, folder: Path) -> PackageResult:
         run.cut.append(_judge(run, package, ended, folder, None))
         raise
     if run.quiet and result.status not in ("passed", "skipped", "empty"):
-        run.reporter.show(output)
+        run.reporter.show(launch.output)
     return result
 
 

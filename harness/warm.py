@@ -1,7 +1,8 @@
 """The warm interpreter: imports pytest and its plugins once, then forks a child per package. Run as a script, by its path.
 
 It imports nothing of the worktree: coverage would miss it, and an edit between two runs would go unseen. The protocol is lines of
-JSON on two pipes: first whether forking is safe here, then for each request the child's pid.
+JSON on two pipes: first whether forking is safe here, then for each request the child's pid. A request may be announced while the
+package before it runs: its child then prepares pytest, and waits for its turn before it imports anything of the project.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ if not getattr(sys.flags, "safe_path", False):
     # As -m has it. The script's own folder would let our `process` or `lock` hide another library's.
     sys.path[0] = os.getcwd()  # noqa: PTH109  # before any import that it may decide
 
-import atexit
 import gc
 import importlib.metadata
 import json
 import random
-import runpy
+import re
 import signal
-import threading
-import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from harness import afresh
+else:
+    # By its path, as this script itself: see above.
+    _spec = spec_from_file_location("harness_afresh", Path(__file__).with_name("afresh.py"))
+    afresh = module_from_spec(_spec)
+    _spec.loader.exec_module(afresh)
 
 OURS = ("harness.bytecode", "harness.errors", "harness.outcomes", "harness.settings", "harness.targets")
 """What our plugin imports; itself it reads its package's environment."""
@@ -37,20 +43,22 @@ LATE = ("faulthandler", "pdb")
 
 ROOT = Path.cwd()
 SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TURN = "HARNESS_TURN"
+"""Tells our plugin the descriptor on which a child that was forked ahead waits."""
 
 
 class Unfit(Exception):
     """Why a forked child would not be what a fresh interpreter is."""
 
 
-class Imported(NamedTuple):
-    """What importing did that every package's own interpreter would have done for itself."""
+class Waiting(NamedTuple):
+    """A child that was forked, its parent that goes when it is told to, and the descriptors that tell the two."""
 
-    said: list[tuple[str, str]]
-    """What was written to sys.stdout and sys.stderr."""
-    generators: list[random.Random]
-    """Random generators that were seeded by the system."""
+    request: dict[str, Any]
+    pid: int
+    parent: int
+    leave: int
+    turn: int
 
 
 class Remembered(importlib.metadata.PathDistribution):
@@ -65,9 +73,9 @@ class Remembered(importlib.metadata.PathDistribution):
 
 
 @contextmanager
-def recording() -> Iterator[Imported]:
+def recording() -> Iterator[afresh.Imported]:
     """Record what is written, instead of showing it, and who is seeded by chance."""
-    found = Imported([], [])
+    found = afresh.Imported([], [], [])
     seed = random.Random.seed
 
     def recorded(self: random.Random, *arguments: Any, **named: Any) -> None:
@@ -96,7 +104,7 @@ def recording() -> Iterator[Imported]:
             del stream.write
 
 
-def preload(arguments: list[str]) -> None:
+def preload(arguments: list[str], left: list[str]) -> None:
     """Import pytest, the plugins that it would load by itself, and psycopg, their assertions rewritten as pytest does."""
     from _pytest.assertion import install_importhook
     from _pytest.config import get_config
@@ -108,7 +116,7 @@ def preload(arguments: list[str]) -> None:
     hook = install_importhook(config)
     writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # rewritten plugins are not compiled by an installer
     try:
-        plugins = [] if is_autoload_off(arguments) else list(find_plugins(hook, settings_text(arguments)))
+        plugins = [] if is_autoload_off(arguments) else list(find_plugins(hook, settings_text(arguments), left))
         for point in plugins:
             load(point)
         if any(point.name == "hypothesispytest" for point in plugins):
@@ -128,15 +136,18 @@ def preload(arguments: list[str]) -> None:
             return  # there is none, or no libpq: a test that asks for it will be told
 
 
-def find_plugins(hook: Any, settings: str) -> Iterator[importlib.metadata.EntryPoint]:
-    """Mark and return the plugins of all distributions; not ours, nor what may be edited between two runs or was switched off."""
+def find_plugins(hook: Any, settings: str, left: list[str]) -> Iterator[importlib.metadata.EntryPoint]:
+    """Mark and return the plugins of all distributions; not ours, nor what was switched off, nor, `left`, what may be edited between two runs."""
     from _pytest.config import _iter_rewritable_modules
 
     for distribution in importlib.metadata.distributions():
         points = [point for point in distribution.entry_points if point.group == "pytest11"]
         names = list(_iter_rewritable_modules(str(file) for file in distribution.files or [])) if points else []
         is_editable = not names
-        if is_editable or any(point.value.startswith("harness.") or is_of_worktree(point.module) for point in points):
+        if any(point.value.startswith("harness.") for point in points):
+            continue
+        if is_editable or any(is_of_worktree(point.module) for point in points):
+            left += [point.name for point in points]
             continue
         hook.mark_rewrite(*names)
         yield from (point for point in points if f"no:{point.name}" not in settings)
@@ -150,10 +161,10 @@ def load(point: importlib.metadata.EntryPoint) -> None:
         raise Unfit(f"plugin {point.name!r} cannot be imported: {error!r}") from error
 
 
-def settings_text(arguments: list[str]) -> str:
+def settings_text(arguments: list[str], *folders: Path) -> str:
     """Return everything that may switch a plugin off, unread: what is not imported early is imported later."""
-    texts = [path.read_text(encoding="utf-8", errors="replace") for name in SETTINGS if (path := ROOT / name).is_file()]
-    return "\n".join([*texts, *arguments])
+    files = [folder / name for folder in folders or [ROOT] for name in SETTINGS]
+    return "\n".join([*(path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file()), *arguments])
 
 
 def is_autoload_off(arguments: list[str]) -> bool:
@@ -212,24 +223,74 @@ def check_fit(descriptors: int) -> None:
         raise Unfit("the interpreter is monitored from its start")
 
 
-def serve(requests: IO[bytes], answers: IO[bytes], imported: Imported) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes], imported: afresh.Imported) -> None:
     """Fork a child for every request until the other end closes; an answer without a pid says that it was not possible."""
+    waiting: Waiting | None = None
     for line in requests:
-        reader, writer = os.pipe()
-        between = os.fork()
-        if between == 0:
-            # The child becomes an orphan, and so the runner's own child, which waits for it as for any other.
-            try:
-                if os.fork() == 0:
-                    for descriptor in (reader, requests.fileno(), answers.fileno()):
-                        os.close(descriptor)
-                    run(json.loads(line), imported, writer)
-            finally:
-                os._exit(1)
-        os.close(writer)
-        os.waitpid(between, 0)
-        with os.fdopen(reader) as pipe:
-            answer(answers, pid=int(pipe.read() or 0))
+        request = json.loads(line)
+        path = request.pop("ahead")
+        is_ahead = path != ""
+        if is_ahead and not may_wait(ROOT / path, imported):
+            continue
+        if waiting and (is_ahead or waiting.request != request):
+            end_wait(waiting, go=False)
+            waiting = None
+        if waiting is None:
+            waiting = fork(request, imported, (requests.fileno(), answers.fileno()), is_ahead=is_ahead)
+        if not is_ahead:
+            end_wait(waiting, go=True)
+            answer(answers, pid=waiting.pid)
+            waiting = None
+
+
+def may_wait(path: Path, imported: afresh.Imported) -> bool:
+    """Say whether the child of a package comes to our plugin's gate before it imports anything of the project, or writes."""
+    is_early = re.search(r"(?<![\w-])-p", settings_text([], path, *path.parents)) or "PYTEST_PLUGINS" in os.environ
+    return not (is_early or imported.said or imported.left)
+
+
+def fork(request: dict[str, Any], imported: afresh.Imported, ours: tuple[int, ...], *, is_ahead: bool) -> Waiting:
+    """Fork a child, and a parent for it that goes when it is told to: the runner then adopts the child, and waits for it as for any other."""
+    reader, writer = os.pipe()
+    staying, leave = os.pipe()
+    gate, turn = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            for descriptor in (reader, leave, turn, *ours):
+                os.close(descriptor)
+            child = os.fork()
+            if child == 0:
+                os.close(staying)
+                if is_ahead:
+                    request["variables"][TURN] = str(gate)
+                else:
+                    os.close(gate)
+                afresh.run(request, imported, writer)
+            os.close(writer)
+            os.close(gate)
+            if not os.read(staying, 1):  # forgotten: the child hears of it too
+                os.waitpid(child, 0)
+        finally:
+            os._exit(1)
+    for descriptor in (writer, staying, gate):
+        os.close(descriptor)
+    with os.fdopen(reader) as pipe:
+        return Waiting(request, int(pipe.read() or 0), parent, leave, turn)
+
+
+def end_wait(waiting: Waiting, *, go: bool) -> None:
+    """Have the runner adopt a child and let it begin, or have both end."""
+    if go:
+        os.write(waiting.leave, b"1")
+    os.close(waiting.leave)
+    if go:
+        os.waitpid(waiting.parent, 0)
+        with suppress(BrokenPipeError):  # only one that was forked ahead waits
+            os.write(waiting.turn, b"1")
+    os.close(waiting.turn)
+    if not go:
+        os.waitpid(waiting.parent, 0)
 
 
 def answer(answers: IO[bytes], **fields: object) -> None:
@@ -237,92 +298,9 @@ def answer(answers: IO[bytes], **fields: object) -> None:
     answers.write(json.dumps(fields).encode() + b"\n")
 
 
-# --- in the child
-
-
-def run(request: dict[str, Any], imported: Imported, ready: int) -> NoReturn:
-    """Become what `python -m pytest` would be, and then tell `ready` the pid; never return."""
-    os.setsid()
-    for signum in SIGNALS:
-        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
-    if request["output"]:
-        descriptor = os.open(request["output"], os.O_WRONLY | os.O_APPEND)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
-        sys.stdout.reconfigure(line_buffering=False)  # type: ignore[union-attr]  # the interpreter's own
-    os.write(ready, str(os.getpid()).encode())
-    os.close(ready)
-    end(exit_code_of(lambda: become_pytest(request, imported)))
-
-
-def become_pytest(request: dict[str, Any], imported: Imported) -> None:
-    """Do what the interpreter does for `-m pytest`, and what its plugins' imports would have done."""
-    for name, value in request["variables"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    for generator in imported.generators:
-        generator.seed()
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    sys.argv = ["-m", *request["arguments"]]
-    sys.orig_argv = [sys.executable, "-m", "pytest", *request["arguments"]]
-    for name, text in imported.said:
-        getattr(sys, name).write(text)
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    runpy._run_module_as_main("pytest")  # type: ignore[attr-defined]  # noqa: SLF001  # what -m calls
-
-
-def exit_code_of(program: Callable[[], None]) -> int:
-    """Return what the interpreter would exit with; minus a signal where it would end by that."""
-    try:
-        program()
-    except SystemExit as request:
-        if request.code is None or isinstance(request.code, int):
-            return int(request.code or 0)
-        sys.stderr.write(f"{request.code}\n")
-        return 1
-    except BaseException as error:  # noqa: BLE001  # what the interpreter does with an exception that nobody caught
-        frames = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next  # without ours
-        sys.excepthook(type(error), error.with_traceback(frames), frames)
-        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    return 0
-
-
-def end(code: int) -> NoReturn:
-    """Do what the interpreter does at its end: wait for threads, call what was registered, flush; without tearing down what we share."""
-    succeeds(threading._shutdown)  # type: ignore[attr-defined]  # noqa: SLF001  # as at the interpreter's own end
-    succeeds(atexit._run_exitfuncs)  # noqa: SLF001  # as at the interpreter's own end
-    if not succeeds(lambda: flush(sys.stdout)):
-        code = 120  # the interpreter's own
-    succeeds(lambda: flush(sys.stderr))
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
-        signal.raise_signal(-code)
-    os._exit(code & 0xFF)
-
-
-def succeeds(step: Callable[[], None]) -> bool:
-    """Take a step of the interpreter's end; whatever it raises is printed, and the next one follows."""
-    try:
-        step()
-    except BaseException as error:  # noqa: BLE001  # as at the interpreter's own end
-        sys.excepthook(type(error), error, error.__traceback__)
-        return False
-    return True
-
-
-def flush(stream: Any) -> None:
-    """Flush a standard stream, unless the program closed it or put nothing in its place."""
-    if stream is not None and not stream.closed:
-        stream.flush()
-
-
 def main() -> None:
     """Preload, say whether that went well, and serve."""
-    for signum in SIGNALS:
+    for signum in afresh.SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     with os.fdopen(int(sys.argv[1]), "rb", buffering=0) as requests, os.fdopen(int(sys.argv[2]), "wb", buffering=0) as answers:
         arguments = sys.argv[3:]
@@ -330,7 +308,7 @@ def main() -> None:
         descriptors = listed("/proc/self/fd")
         try:
             with recording() as imported:
-                preload(arguments)
+                preload(arguments, imported.left)
             check_fit(descriptors)
         except BaseException as error:  # noqa: BLE001  # whatever it is, a fresh interpreter shows it to whom it concerns
             answer(answers, unfit=str(error) if isinstance(error, Unfit) else f"{type(error).__name__} in the warm interpreter: {error}")

@@ -64,15 +64,16 @@ class Watch:
     def begin(self) -> None:
         """Remember everything as it is now."""
         sessions = frozenset(map(_key, inventory.sessions(self._connection, self._dsn.name)))
+        here, locked = inventory.position(self._connection, self._dsn.name, None)
         with self._session() as connection:
-            here, relations, locked = inventory.position(connection, None)
+            locked, relations = inventory.with_tables(connection, locked), inventory.relations(connection)
             readable = [one for one in relations if one.is_readable and one.oid not in locked]
             sequences = inventory.sequence_values(connection, _sequences(readable))
             self._state = _State(
                 position=here,
                 relations=_by_name(relations, read=sequences),
                 sequences=sequences,
-                contents=inventory.contents(connection, _own(readable)),
+                contents={name: content for name, (content, _) in inventory.contents(connection, _own(readable), here.xmin).items()},
                 definitions=defined(connection),
                 outside=self._outside(),
                 sessions=sessions,
@@ -81,8 +82,9 @@ class Watch:
 
     def expect(self, name: str) -> None:
         """Look at the database `name`, cloned from the same source as the first one: it is about to take that one's name."""
+        here, _ = inventory.position(self._connection, name, None)
         with self._session(self._dsn.at(name)) as connection:
-            here, relations, _ = inventory.position(connection, None)
+            relations = inventory.relations(connection)
         self._expected = (here, _by_name(relations, read=()))
 
     def renew(self) -> None:
@@ -109,8 +111,10 @@ class Watch:
             before, self._state = self._state, None
             sessions = self._settled_sessions(before.sessions)
             outside = self._outside()
+            here, locked = inventory.position(self._connection, self._dsn.name, before.position.xmin)
             with self._session() as connection:
-                state, tables = _compare(connection, before, sessions, outside)
+                now = before._replace(position=here, outside=outside, sessions=frozenset(map(_key, sessions)), open=tuple(sessions))
+                state, tables = _compare(connection, before, now, inventory.with_tables(connection, locked))
                 sequences = _sequence_moves(connection, before, state)
         except (HarnessError, database.Error) as error:
             text = error.message if isinstance(error, HarnessError) else " ".join(str(error).split())
@@ -155,26 +159,19 @@ def _by_name(relations: Iterable[Relation], *, read: Collection[str]) -> dict[st
     return {one.name: one._replace(reads=one.reads + 1) if one.name in read else one for one in relations}
 
 
-def _compare(connection: Connection, before: _State, sessions: list[Session], outside: Outside) -> tuple[_State, list[TableChange]]:
-    """Return what is there now, and the tables whose rows differ; what nobody wrote to is not read again."""
-    here, found, locked = inventory.position(connection, before.position.xmin)
+def _compare(connection: Connection, before: _State, now: _State, locked: set[int]) -> tuple[_State, list[TableChange]]:
+    """Return what is there `now`, and the tables whose rows differ; what nobody wrote to is not read again."""
+    here, found = now.position, inventory.relations(connection)
     # A session that is still open has not told all it did: everything is a candidate then.
     is_blind = (
-        any(_key(one) not in before.sessions for one in sessions)
+        bool(now.sessions - before.sessions)
         or here.statistics_since != before.position.statistics_since
         or connection.info.server_version < EXACT_COUNTERS
     )
     touched = [one for one in found if is_blind or before.relations.get(one.name) != one]
     used = [one for one in _sequences(touched) if one.is_readable and one.oid not in locked]
     sequences = inventory.sequence_values(connection, used)
-    state = before._replace(
-        position=here,
-        relations=_by_name(found, read=sequences),
-        sequences={**before.sequences, **sequences},
-        outside=outside,
-        sessions=frozenset(map(_key, sessions)),
-        open=tuple(sessions),
-    )
+    state = now._replace(relations=_by_name(found, read=sequences), sequences={**before.sequences, **sequences})
     if here.nothing_committed:
         return state, []
     # To describe a view or an index the server waits for the lock on its table, as a reader of the table does: that is for
@@ -186,31 +183,36 @@ def _compare(connection: Connection, before: _State, sessions: list[Session], ou
         state = state._replace(position=oldest, relations={**state.relations, **kept})
     elif any(not one.is_own for one in touched) or before.relations.keys() != state.relations.keys():
         state = state._replace(definitions=defined(connection))
-    contents, tables = _changed_tables(connection, before, state, [one for one in _own(touched) if one.oid not in locked])
+    is_all_committed = here.rollbacks == before.position.rollbacks and not is_blind
+    readable = [one for one in _own(touched) if one.oid not in locked]
+    contents, tables = _changed_tables(connection, before, state, readable, is_all_committed=is_all_committed)
     return state._replace(contents=contents), tables
 
 
 def _changed_tables(
-    connection: Connection, before: _State, state: _State, touched: list[Relation]
+    connection: Connection, before: _State, state: _State, touched: list[Relation], *, is_all_committed: bool
 ) -> tuple[dict[str, Content], list[TableChange]]:
     """Return the contents, and the tables whose rows differ: only those with newer rows, or another number, are read in full."""
     since = before.position.xmin
     redefined = {key[1] for key in unlike(before.definitions, state.definitions)}
-    counts = inventory.newer_rows(connection, [one for one in touched if one.is_readable], since)
-    suspects = []
-    for one in touched:
-        old = before.contents.get(one.name)
-        if one.is_readable and (old is None or counts[one.name] != (old.rows, 0) or one.name in redefined):
-            suspects.append(one)
+    suspects = [one for one in touched if one.is_readable]
+    if not is_all_committed:
+        counts = inventory.newer_rows(connection, suspects, since)
+        old = {one.name: before.contents.get(one.name) for one in suspects}
+        suspects = [one for one in suspects if not (was := old[one.name]) or counts[one.name] != (was.rows, 0) or one.name in redefined]
+    found = inventory.contents(connection, suspects, since)
     contents = {name: content for name, content in before.contents.items() if name in state.relations}
-    contents |= inventory.contents(connection, suspects)
-    changes = []
+    changed, changes = [], []
     for one in suspects:
-        old = before.contents.get(one.name, Content(0, 0))
-        rows, written = counts[one.name]
-        is_redefined_only = one.name in redefined and (rows, written) == (old.rows, 0)
-        if contents[one.name] != old and not is_redefined_only:
-            changes.append(TableChange(one.name, old.rows, rows, written, inventory.sample(connection, one, since)))
+        content, written = found[one.name]
+        contents[one.name] = content
+        was = before.contents.get(one.name, Content(0, 0))
+        is_redefined_only = one.name in redefined and (content.rows, written) == (was.rows, 0)
+        if content != was and not is_redefined_only:
+            changed.append(one)
+            changes.append(TableChange(one.name, was.rows, content.rows, written))
+    shown = inventory.samples(connection, changed, since)
+    changes = [change._replace(rows=shown[change.name]) for change in changes]
     unreadable = [one for one in touched if not one.is_readable and one.name in before.relations]
     work = {one.name: _work(one) - _work(before.relations[one.name]) for one in unreadable}
     return contents, changes + [TableChange(name, None, None, written) for name, written in work.items() if written]

@@ -117,7 +117,8 @@ def test_the_warm_interpreter_ends_with_the_run(tmp_path: Path, signum: int) -> 
     project = two_packages(tmp_path / "p", "import pathlib, time\ndef test_it():\n    pathlib.Path('begun').touch()\n    time.sleep(120)\n")
     with project.start() as run:
         wait_until((project.root / "begun").exists, 60)
-        assert len(warm_interpreters(project.root)) == 2
+        # Itself, the package at work, and the next one with the parent that it has until its turn.
+        wait_until(lambda: len(warm_interpreters(project.root)) == 4, 20)
         os.kill(run.pid, signum)
         run.communicate(timeout=30)
     wait_until(lambda: warm_interpreters(project.root) == [], 20)
