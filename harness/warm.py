@@ -43,6 +43,8 @@ LATE = ("faulthandler", "pdb")
 
 ROOT = Path.cwd()
 SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+NAMES_A_PLUGIN = re.compile(r"""(?<![\w-])-p(?![\s"',=]*no:(?!harness))""")
+"""pytest's option that imports a module before any conftest, or keeps our own plugin out."""
 TURN = "HARNESS_TURN"
 """Tells our plugin the descriptor on which a child that was forked ahead waits."""
 
@@ -245,7 +247,7 @@ def serve(requests: IO[bytes], answers: IO[bytes], imported: afresh.Imported) ->
 
 def may_wait(path: Path, imported: afresh.Imported) -> bool:
     """Say whether the child of a package comes to our plugin's gate before it imports anything of the project, or writes."""
-    is_early = re.search(r"(?<![\w-])-p", settings_text([], path, *path.parents)) or "PYTEST_PLUGINS" in os.environ
+    is_early = NAMES_A_PLUGIN.search(settings_text([], path, *path.parents)) or "PYTEST_PLUGINS" in os.environ
     return not (is_early or imported.said or imported.left)
 
 

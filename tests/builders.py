@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,6 +80,16 @@ class Completed(NamedTuple):
         return self
 
 
+RUN_SETTINGS: list[str] = []
+"""Lines for the [run] table of every harness.toml that is written: the same tests, another mode."""
+
+
+def in_run_table(text: str, line: str) -> str:
+    """Return the text of a harness.toml with a line in its [run] table."""
+    head, found, tail = text.partition("[run]\n")
+    return f"{head}{found}{line}\n{tail}" if found else f"{text}\n[run]\n{line}\n"
+
+
 class SampleRepository:
     """A whole adopting repository in a folder of its own: settings, tasks, a migration, two packages, test/.env."""
 
@@ -106,7 +117,9 @@ class SampleRepository:
         self.cluster.create_database("shop", "dev")
 
     def settings(self, text: str) -> None:
-        """Write harness.toml."""
+        """Write harness.toml, with what `--run-settings` asks for where the test says nothing of it."""
+        for line in RUN_SETTINGS:
+            text = text if re.search(rf"^{line.partition(' ')[0]} *=", text, re.MULTILINE) else in_run_table(text, line)
         self.write("harness.toml", text)
 
     def write(self, path: str, text: str | bytes) -> Path:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests import builders
 from tests.builders import SampleRepository, ScratchCluster
 from tests.scratch import records_folder, sweep
 
@@ -26,12 +27,15 @@ class TestWouldTouchARealDatabase(AssertionError):  # named by what happened
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --rounds."""
+    """Add --rounds and --run-settings."""
     parser.addoption("--rounds", type=int, default=3, help="rounds of the random and long tests (default 3)")
+    help_ = "a line for the [run] table of every sample repository, as fork=false: the same tests in another mode"
+    parser.addoption("--run-settings", action="append", default=[], help=help_)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make property tests repeatable, their state nobody's; the application's packages have none and do without the library."""
+    builders.RUN_SETTINGS += [line.replace("=", " = ", 1) for line in config.getoption("--run-settings")]
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     if all(OWN_DATABASES in path.resolve().parents for path in paths):
         config.pluginmanager.unregister(name="hypothesispytest")  # its summary imports all of it, 0.7 s without bytecode

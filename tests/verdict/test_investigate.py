@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import SampleRepository
+from tests.builders import SampleRepository, in_run_table
 from tests.verdict.projects import FAIL, KINDS, Project
 
 ROW = KINDS["row"]
@@ -201,16 +201,16 @@ def test_residue_is_told_as_the_settings_say(project: Project, tmp_path: Path) -
     base = settings.read_text()
     line = "tests/p01 left in database 'shop_test': public.item 20 → 21 rows (1 written)"
     assert line in project.repository.run("test").expect(0).stdout
-    settings.write_text(base + '[run]\nresidue = "fail"\n')
+    settings.write_text(in_run_table(base, 'residue = "fail"'))
     done = project.repository.run("test").expect(1)
     assert line in done.stdout
     assert "tests/p01: failed (left behind: public.item 20 → 21 rows (1 written))" in done.stdout
-    settings.write_text(base.replace('path = "tests/p01"', 'allow_residue = true, path = "tests/p01"') + '[run]\nresidue = "fail"\n')
+    settings.write_text(in_run_table(base.replace('path = "tests/p01"', 'allow_residue = true, path = "tests/p01"'), 'residue = "fail"'))
     assert "allow_residue" in settings.read_text()
     document = tmp_path / "document.json"
     assert "left" not in project.repository.run("test", "--json", str(document)).expect(0).stdout
     assert _residue(document, 1)["tables"][0]["name"] == "public.item"
-    settings.write_text(base + '[run]\nresidue = "off"\n')
+    settings.write_text(in_run_table(base, 'residue = "off"'))
     assert "left" not in project.repository.run("test", "--json", str(document)).expect(0).stdout
     assert _residue(document, 1) is None
 

@@ -44,6 +44,7 @@ def test_a_child_that_waits_has_prepared_itself(tmp_path: Path, signum: int) -> 
     )
     project = two_packages(tmp_path / "p")
     project.package("tests/a", "import time\ndef test_it(): time.sleep(120)\n")
+    project.write("pytest.ini", "[pytest]\naddopts = -p no:cacheprovider\n")
     with project.start(env=install(tmp_path / "lib", plugin)) as run:
         wait_until((project.root / "ready-b").exists, 60)
         run.send_signal(signum)
