@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType
+from typing import Any
 
 PREFIX = "PYTHONPYCACHEPREFIX"
 
@@ -16,11 +19,17 @@ class LibraryLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the module's code, as if no prefix was set."""
-        prefix, sys.pycache_prefix = sys.pycache_prefix, None
-        try:
+        with _no_prefix():
             return super().get_code(fullname)
-        finally:
-            sys.pycache_prefix = prefix
+
+
+@contextmanager
+def _no_prefix() -> Iterator[None]:
+    prefix, sys.pycache_prefix = sys.pycache_prefix, None
+    try:
+        yield
+    finally:
+        sys.pycache_prefix = prefix
 
 
 def read_none_of_the_project(prefix: str, environ: MutableMapping[str, str], private: Mapping[str, str]) -> None:
@@ -37,6 +46,7 @@ def read_none_of_the_project(prefix: str, environ: MutableMapping[str, str], pri
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])  # noqa: S606  # an argument list, no shell
     sys.pycache_prefix = prefix
     sys.path_hooks.insert(0, _find_in_library)
+    _find_rewritten_libraries()
     sys.path_importer_cache.clear()
 
 
@@ -54,6 +64,20 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + "/"  # noqa: PTH100, PTH120
 def _is_the_projects(module: object) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and file.endswith(".py") and not file.startswith((*_LIBRARIES, _OURS))
+
+
+def _find_rewritten_libraries() -> None:
+    """Have pytest read what it keeps of the plugins whose assertions it rewrote beside their source, too; hypothesis takes a second without."""
+    rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
+    find = getattr(rewrite, "get_cache_dir", None)
+    if find is None:
+        return
+
+    def find_cache(path: Path) -> Path:
+        with _no_prefix() if str(path).startswith(_LIBRARIES) else nullcontext():
+            return Path(find(path))
+
+    rewrite.get_cache_dir = find_cache
 
 
 def _find_in_library(path: str) -> FileFinder:

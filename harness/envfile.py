@@ -107,7 +107,7 @@ def lines_of(path: Path, text: str, variables: Iterable[str]) -> list[Line]:
         body = binding.original.string.lstrip()
         before = binding.original.string[: len(binding.original.string) - len(body)]
         number = binding.original.line + len(re.findall(r"\r\n|\n|\r", before))
-        if binding.error:
+        if binding.error or (binding.key and binding.value is None) or "\0" in body:
             raise UsageError(f"{path}, line {number}, is not NAME=value", next="Mend its quotes or its name, or remove it.")
         if binding.key in seen and binding.key in variables:
             raise UsageError(f"{path} has {binding.key} twice, in lines {seen[binding.key]} and {number}", next="Remove one of them.")

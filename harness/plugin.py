@@ -278,6 +278,8 @@ def _reason(report: pytest.TestReport | pytest.CollectReport | None) -> str:
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message) if crash else report.longreprtext
+    told = [line for line in text.splitlines() if line.startswith("E ")]  # of a module's traceback, where it is text
+    text = text if crash or not told else told[-1][1:]
     return redact(" ".join(text.split()))[:1000]
 
 

@@ -38,7 +38,8 @@ class Upkeep:
         for target in run.targets if self._policy != "off" else ():
             # An ordinary maintenance role may be shut out where the owner is not.
             dsn = run.env.dsn("maintenance").at(target.dsn.name) if run.proof.server.superuser else target.dsn
-            self._watches[target.role] = Watch(dsn, target.dsn.user, run.connection, shared=not run.own_cluster)
+            clears = run.own_cluster and run.settings.stack.createdb
+            self._watches[target.role] = Watch(dsn, target.dsn.user, run.connection, shared=not run.own_cluster, clears=clears)
             self._watches[target.role].begin()
 
     @contextmanager

@@ -51,12 +51,14 @@ class Watch:
     """Watches one database over a run: `begin` once it is pristine, `look` after each package.
 
     No session of ours stays open on it in between: packages may count sessions, and drop or clone the database. `dsn` should be
-    of a role that reads everything, `role` is the packages' own; a `shared` server has other users than this worktree. What
-    lies outside the database is asked over `connection`, a session on another one that has been at work before.
+    of a role that reads everything, `role` is the packages' own; a `shared` server has other users than this worktree. A reset
+    `clears` the databases that the role made. What lies outside the database is asked over `connection`, a session on another one
+    that has been at work before.
     """
 
-    def __init__(self, dsn: Dsn, role: str, connection: Connection, *, shared: bool) -> None:
+    def __init__(self, dsn: Dsn, role: str, connection: Connection, *, shared: bool, clears: bool = False) -> None:
         self._dsn, self._role, self._connection, self._shared = dsn, role, connection, shared
+        self._cleared = role if clears else None
         self._state: _State | None = None
         self._pristine: _State | None = None
         self._expected: tuple[Position, dict[str, Relation]] | None = None
@@ -120,7 +122,7 @@ class Watch:
             text = error.message if isinstance(error, HarnessError) else " ".join(str(error).split())
             return Residue(f"it cannot be looked at: {text}", unseen=text)
         self._state = state
-        residue = _residue(before, state, tables, sequences)
+        residue = _residue(before, state, tables, sequences, self._cleared)
         return residue._replace(summary=summary(residue)) if any(residue) else None
 
     def _session(self, dsn: Dsn | None = None) -> Connection:
@@ -235,11 +237,13 @@ def _sequence_moves(connection: Connection, before: _State, state: _State) -> li
     return moves
 
 
-def _residue(before: _State, state: _State, tables: list[TableChange], sequences: list[SequenceMove]) -> Residue:
+def _residue(before: _State, state: _State, tables: list[TableChange], sequences: list[SequenceMove], cleared: str | None) -> Residue:
     one, two = before.outside, state.outside
     objects = object_changes(before.definitions, state.definitions)
     objects += object_changes(_of_kind("role", one.roles), _of_kind("role", two.roles), outlives=True)
-    objects += object_changes(_of_kind("database", one.databases), _of_kind("database", two.databases), outlives=True)
+    for is_cleared in (False, True):
+        databases = ({name: owner for name, owner in at.databases.items() if (owner == cleared) == is_cleared} for at in (one, two))
+        objects += object_changes(*(_of_kind("database", found) for found in databases), outlives=not is_cleared)
     old = {(pid, since) for pid, since, _ in before.sessions}
     return Residue(
         tables=tuple(tables),

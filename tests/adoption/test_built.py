@@ -26,11 +26,11 @@ def committed() -> set[str]:
 
 
 def test_the_wheel_holds_what_it_needs_and_nothing_else(built: dict[str, Path]) -> None:
-    """The package's modules, the bootstrap script that init writes, and the metadata."""
+    """The package's modules with their types, the bootstrap script that init writes, and the metadata."""
     names = set(zipfile.ZipFile(built["wheel"]).namelist())
     modules = {path.relative_to(HARNESS_ROOT).as_posix() for path in (HARNESS_ROOT / "harness").glob("*.py")}
     about = {name for name in names if ".dist-info/" in name}
-    assert names - about == modules | {"harness/bootstrap-stack.sh"}
+    assert names - about == modules | {"harness/bootstrap-stack.sh", "harness/py.typed"}
     assert {name.partition("/")[2] for name in about} == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import source_hash
 from pathlib import Path
 
 import pytest
 
+from tests.builders import HARNESS_ROOT
 from tests.run.project import Project
 
 LONG_AGO = 1_704_067_200
@@ -165,3 +167,26 @@ def test_the_refusal_is_exit_code_2(tmp_path: Path) -> None:
     project.package("tests/g", WRITES_ITS_PROCESS)
     project.run("--", "-n", "4").expect(2, "serial")
     assert not (project.root / "seen").exists()
+
+
+@pytest.mark.parametrize("fork", ["true", "false"])
+def test_what_pytest_keeps_of_a_library_is_read(tmp_path: Path, fork: str) -> None:
+    """No one edits an installed plugin between two runs: pytest's rewritten bytecode of it is as good as its source, and quicker."""
+    project = Project(tmp_path / "p", "tests/g", toml=f"[run]\nfork = {fork}\n")
+    library = tmp_path / "site-packages"
+    about = library / "entry-1.dist-info"
+    about.mkdir(parents=True)
+    (library / "entry.py").write_text("")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[pytest11]\nentry = entry\n")
+    (about / "RECORD").write_text("entry.py,,\nlater.py,,\n")
+    project.package("tests/g", "def test_it():\n    import later\n    assert later.V == 1\n")
+    changes: dict[str, str | None] = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": None, "PYTHONPATH": f"{HARNESS_ROOT}:{library}"}
+    (library / "later.py").write_text("V = 1\n")
+    env = {name: text for name, text in project.environment(changes).items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "tests/g"], cwd=project.root, env=env, check=True, capture_output=True)
+    # Bytecode that is the source's by its header, and tells itself from it.
+    (library / "later.py").write_text("V = 2\n")
+    (kept,) = library.glob("__pycache__/later.*-pytest-*.pyc")
+    kept.write_bytes(kept.read_bytes()[:8] + source_hash(b"V = 2\n") + kept.read_bytes()[16:])
+    project.run(env=changes).expect(0)

@@ -80,6 +80,15 @@ def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
     }
 
 
+def test_a_module_that_cannot_be_imported_says_why_in_a_line(tmp_path: Path) -> None:
+    """The reason is the error, not the way to it."""
+    project = Project(tmp_path / "p", "tests/a")
+    project.package("tests/a", "import no_such_module\n")
+    assert [test["reason"] for test in project.packages(code=1)["tests/a"]["tests"]] == [
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    ]
+
+
 def test_fail_fast_leaves_the_rest_out(tmp_path: Path) -> None:
     """After the first package that is not fine, the others are not-run, and say so."""
     project = Project(tmp_path / "p", "tests/a", "tests/b", "tests/c")

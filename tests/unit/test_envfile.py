@@ -64,9 +64,24 @@ def test_what_was_written_is_read(worktree: Settings) -> None:
         (lambda path: path.write_text("A=1\n"), "does not say which worktree it was made for (HARNESS_WORKTREE)"),
         (lambda path: path.write_text("HARNESS_WORKTREE=/else%20where\n"), "was made for the worktree '/else where'"),
         (lambda path: path.write_text("A=1\n\nnot a = 'line\n"), ", line 3, is not NAME=value"),
+        (lambda path: path.write_text("A=1\nword\n"), ", line 2, is not NAME=value"),
+        (lambda path: path.write_text("A=1\n# \0\n"), ", line 2, is not NAME=value"),
         (lambda path: path.write_text("TEST_DATABASE_URL=a\nB=1\nTEST_DATABASE_URL=b\n"), "has TEST_DATABASE_URL twice, in lines 1 and 3"),
     ],
-    ids=["missing", "folder", "dangling", "empty", "UTF-16", "Latin-1", "unstamped", "foreign", "broken line", "double key"],
+    ids=[
+        "missing",
+        "folder",
+        "dangling",
+        "empty",
+        "UTF-16",
+        "Latin-1",
+        "unstamped",
+        "foreign",
+        "broken line",
+        "bare word",
+        "NUL",
+        "double key",
+    ],
 )
 def test_each_fault_has_its_own_sentence(make: Callable[[Path], object], said: str, worktree: Settings) -> None:
     """Exit code 2, the file's name, what is wrong with it, and what to do."""

@@ -34,7 +34,12 @@ class Watched:
     def __init__(self, cluster: ScratchCluster, name: str) -> None:
         self.cluster, self.name = cluster, name
         self.beside = cluster.connect("su", "postgres")
-        self.watch = Watch(parse_dsn("WATCHED", cluster.dsn("su", name)), "dev", self.beside, shared=False)
+        self.watch_anew()
+
+    def watch_anew(self, *, clears: bool = False) -> None:
+        """Begin with the database as it is now."""
+        self.watch = Watch(parse_dsn("WATCHED", self.cluster.dsn("su", self.name)), "dev", self.beside, shared=False, clears=clears)
+        self.watch.begin()
 
     def run(self, sql: str, *, role: str = "dev") -> list[tuple[Any, ...]]:
         """Do what a package does: a session of its own, closed afterwards."""
@@ -64,7 +69,6 @@ def watched(scratch_cluster: ScratchCluster, sample_database: str) -> Iterator[W
     """Return a watched database of role `dev`; what a test made beside it goes too."""
     scratch_cluster.execute(f"CREATE DATABASE shop_test OWNER dev TEMPLATE {sample_database}")
     found = Watched(scratch_cluster, "shop_test")
-    found.watch.begin()
     yield found
     found.beside.close()
     for (gid,) in scratch_cluster.execute("SELECT gid FROM pg_prepared_xacts"):

@@ -126,9 +126,18 @@ def test_what_is_left_is_named_once(watched: Watched, sql: str, expected: str) -
 
 
 def test_a_database_that_was_made_is_named(watched: Watched) -> None:
-    """It outlives a reset."""
+    """It outlives a reset, but for the role's own where the reset clears those."""
     watched.run("CREATE DATABASE other")
     assert watched.summary() == "database other made (outlives a reset)"
+
+
+def test_a_database_that_the_reset_clears_does_not_outlive_it(watched: Watched) -> None:
+    """With `createdb = true` the role's own are dropped, and another's are not."""
+    watched.watch_anew(clears=True)
+    watched.run("CREATE DATABASE other")
+    assert watched.summary() == "database other made"
+    watched.run("CREATE DATABASE third", role="su")
+    assert watched.summary() == "database third made (outlives a reset)"
 
 
 def test_a_changed_table_comes_with_some_of_its_rows(watched: Watched) -> None:
