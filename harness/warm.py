@@ -57,6 +57,7 @@ class Waiting(NamedTuple):
     """A child that was forked, its parent that goes when it is told to, and the descriptors that tell the two."""
 
     request: dict[str, Any]
+    is_ahead: bool
     pid: int
     parent: int
     leave: int
@@ -235,13 +236,12 @@ def serve(requests: IO[bytes], answers: IO[bytes], imported: afresh.Imported) ->
         if is_ahead and not may_wait(ROOT / path, imported):
             continue
         if waiting and (is_ahead or waiting.request != request):
-            end_wait(waiting, go=False)
+            forget(waiting)
             waiting = None
         if waiting is None:
             waiting = fork(request, imported, (requests.fileno(), answers.fileno()), is_ahead=is_ahead)
         if not is_ahead:
-            end_wait(waiting, go=True)
-            answer(answers, pid=waiting.pid)
+            answer(answers, pid=let_go(waiting))
             waiting = None
 
 
@@ -278,21 +278,30 @@ def fork(request: dict[str, Any], imported: afresh.Imported, ours: tuple[int, ..
     for descriptor in (writer, staying, gate):
         os.close(descriptor)
     with os.fdopen(reader) as pipe:
-        return Waiting(request, int(pipe.read() or 0), parent, leave, turn)
+        return Waiting(request, is_ahead, int(pipe.read() or 0), parent, leave, turn)
 
 
-def end_wait(waiting: Waiting, *, go: bool) -> None:
-    """Have the runner adopt a child and let it begin, or have both end."""
-    if go:
+def let_go(waiting: Waiting) -> int:
+    """Have the runner adopt a child, and let one that was forked ahead begin; return its pid, 0 when there is none or it died meanwhile."""
+    with suppress(BrokenPipeError):  # a parent that found no room to fork has gone by itself
         os.write(waiting.leave, b"1")
     os.close(waiting.leave)
-    if go:
-        os.waitpid(waiting.parent, 0)
-        with suppress(BrokenPipeError):  # only one that was forked ahead waits
+    os.waitpid(waiting.parent, 0)
+    pid = waiting.pid
+    try:
+        if waiting.is_ahead:
             os.write(waiting.turn, b"1")
+    except BrokenPipeError:
+        pid = 0
     os.close(waiting.turn)
-    if not go:
-        os.waitpid(waiting.parent, 0)
+    return pid
+
+
+def forget(waiting: Waiting) -> None:
+    """End a child whose package does not come next."""
+    os.close(waiting.leave)
+    os.close(waiting.turn)
+    os.waitpid(waiting.parent, 0)
 
 
 def answer(answers: IO[bytes], **fields: object) -> None:
@@ -304,7 +313,7 @@ def main() -> None:
     """Preload, say whether that went well, and serve."""
     for signum in afresh.SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
-    with os.fdopen(int(sys.argv[1]), "rb", buffering=0) as requests, os.fdopen(int(sys.argv[2]), "wb", buffering=0) as answers:
+    with os.fdopen(int(sys.argv[1]), "rb") as requests, os.fdopen(int(sys.argv[2]), "wb", buffering=0) as answers:
         arguments = sys.argv[3:]
         sys.argv = ["-m", *arguments]
         descriptors = listed("/proc/self/fd")

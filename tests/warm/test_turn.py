@@ -59,3 +59,31 @@ def test_a_child_whose_turn_never_comes_is_ended(tmp_path: Path) -> None:
     found = project.packages("--fail-fast", code=1)
     assert found["tests/b"]["status"] == "not-run"
     wait_until(lambda: warm_interpreters(project.root) == [], 20)
+
+
+KILLS = """
+import os, pathlib, signal, time
+def parent(pid): return int(pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[1])
+def is_warm(pid): return b'warm.py' in pathlib.Path(f'/proc/{pid}/cmdline').read_bytes()
+def waiting():
+    for pid in (int(entry.name) for entry in pathlib.Path('/proc').glob('[0-9]*')):
+        try:
+            if pathlib.Path(f'/proc/{pid}/cwd').resolve() == pathlib.Path.cwd() and is_warm(pid) and is_warm(parent(pid)) and is_warm(parent(parent(pid))):
+                yield pid
+        except OSError:
+            pass
+def test_it():
+    deadline = time.monotonic() + 20
+    while not (found := list(waiting())):
+        assert time.monotonic() < deadline
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_a_child_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
+    """Its package is run all the same."""
+    project = two_packages(tmp_path / "p")
+    project.package("tests/a", KILLS)
+    found = project.packages(code=0)
+    assert [found[name]["status"] for name in ("tests/a", "tests/b")] == ["passed", "passed"]
