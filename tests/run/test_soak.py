@@ -8,7 +8,10 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.builders import SampleRepository, ScratchCluster
 from tests.run.project import alive, wait_until
@@ -99,6 +102,16 @@ class Soak:
         self.repository.run("test", "--e2e", "--no-wait", env=self.environment).expect(0, "all fine: 3 tests in 3 packages")
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let the runs hear every signal, also where this process was started to ignore some, as by nohup or a shell's `&`."""
+    kept = {signum: signal.signal(signum, signal.SIG_DFL) for signum in SIGNALS.values() if signal.getsignal(signum) == signal.SIG_IGN}
+    yield
+    for signum, handler in kept.items():
+        signal.signal(signum, handler)
+
+
+@pytest.mark.usefixtures("heard")
 def test_random_kills_leave_nothing_behind(tmp_path: Path, scratch_cluster: ScratchCluster, rounds: int) -> None:
     """No orphan, no session, no lock, no folder; the application's database untouched; the next run green."""
     soak = Soak(tmp_path / "the shop", scratch_cluster)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +122,51 @@ def test_colours_and_buffers_follow_the_streams(tmp_path: Path) -> None:
     """Captured output is the same text in both modes, whatever the streams of the run are."""
     texts = []
     for name, toml in (("fork", ""), ("anew", NEW)):
-        project = Project(tmp_path / name, "tests/a", toml=toml)
-        project.package("tests/a", "def test_it():\n    print('HERE')\n    assert 0\n")
-        text = project.run("--quiet").expect(1).stdout
-        texts.append(re.sub(r"\d+\.\d+ ?s|(?m:^(?:cachedir|rootdir): .*)|\(0:\d\d:\d\d\)|about .*", "…", text))
+        project = failing(tmp_path / name, toml)
+        texts.append(VARYING.sub("…", project.run("--quiet").expect(1).stdout))
     assert texts[0] == texts[1]
+
+
+VARYING = re.compile(r"\d+\.\d+ ?s|(?m:^(?:cachedir|rootdir): .*)|\(0:\d\d:\d\d\)|about .*")
+
+
+def failing(root: Path, toml: str) -> Project:
+    """Return a project of one package that prints and fails."""
+    project = Project(root, "tests/a", toml=toml)
+    project.package("tests/a", "def test_it():\n    print('HERE')\n    assert 0\n")
+    return project
+
+
+def test_a_terminal_sees_the_same(tmp_path: Path) -> None:
+    """Colours, width and progress at a terminal do not depend on how the package was started."""
+    texts = []
+    for name, toml in (("fork", ""), ("anew", NEW)):
+        project = failing(tmp_path / name, toml)
+        ours, theirs = os.openpty()
+        with project.start(env={"TERM": "xterm", "COLUMNS": "90"}, stdout=theirs, stderr=subprocess.STDOUT) as run:
+            os.close(theirs)
+            text = b""
+            with suppress(OSError):  # how a terminal's end without its other end says that all is read
+                while part := os.read(ours, 65536):
+                    text += part
+            assert run.wait(60) == 1
+        os.close(ours)
+        texts.append(VARYING.sub("…", text.decode()))
+    assert "\033[31m" in texts[0]
+    assert texts[0] == texts[1]
+
+
+def test_coverage_is_the_same(tmp_path: Path) -> None:
+    """What pytest-cov measures of code imported by a conftest and by a test is equal, line by line."""
+    measured = []
+    for name, toml in (("fork", ""), ("anew", NEW)):
+        project = Project(tmp_path / name, "tests/a", "tests/b", toml=toml)
+        project.write("lib.py", "def first():\n    return 1\n\n\ndef second():\n    return 2\n")
+        project.write("pytest.ini", "[pytest]\npythonpath = .\naddopts = --cov=lib --cov-branch --cov-report=json\n")
+        for package, function in (("a", "first"), ("b", "second")):
+            project.write(f"tests/{package}/conftest.py", "import lib\n")
+            project.package(f"tests/{package}", f"import lib\ndef test_it(): lib.{function}()\n")
+        project.run(env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": None}).expect(0)
+        measured.append(json.loads((project.root / "coverage.json").read_text())["files"]["lib.py"])
+    assert measured[0]["executed_lines"] == [1, 5, 6]
+    assert measured[0] == measured[1]
