@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def say(line: str) -> None:
 
 def begin() -> tuple[Settings, Mapping[str, str]]:
     """Return this worktree's settings and the shell's environment, from which libpq will fill in nothing any more."""
+    # Invoke keeps bytecode of nothing, which is meant for tasks.py: not every installer compiles, and our modules take 80 ms.
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
     from harness import settings, worktree
 
     root = settings.find_root()
