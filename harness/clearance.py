@@ -57,7 +57,10 @@ class Clearance:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ResetFailed naming what stands in the way of the databases, but for what may be cleared and for what can be ended."""
-        for obstacle in obstacles.ask(self._connection, [name for name in names if name in self._databases]):
+        there = {name: self._databases[name].oid for name in names if name in self._databases}
+        if not obstacles.anything(self._connection, there.values()):
+            return
+        for obstacle in obstacles.ask(self._connection, there):
             if not self._clear(obstacle):
                 # Open again for whoever clears it.
                 with suppress(database.Error):

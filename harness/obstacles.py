@@ -68,6 +68,9 @@ _ANYTHING = """
                AND (classid::int8 << 32) | objid::int8 = ANY(%(keys)s))"""
 
 
+_ANYBODY = "SELECT EXISTS (SELECT FROM pg_stat_get_activity(NULL) WHERE datid = ANY(%s))"
+
+
 def anything(connection: Connection, oids: Iterable[int], *, keys: Iterable[int] = (), known: Iterable[int] = ()) -> bool:
     """Say whether any session, obstacle or (but for the `known` pids) holder of a lock needs a closer look: the quick question."""
     row = connection.execute(_ANYTHING, {"oids": list(oids), "keys": list(keys), "known": list(known)}).fetchone()
@@ -140,7 +143,7 @@ def quiet(connection: Connection, oids: Iterable[int], *, on_ended: Callable[[in
     a session that was just starting appears late. Raises ResetFailed after 15 seconds.
     """
     wanted, deadline = list(oids), time.monotonic() + QUIET_TIMEOUT
-    while True:
+    while connection.execute(_ANYBODY, [wanted]).fetchone() != (False,):
         left = connection.execute(_END, {"oids": wanted}).fetchall()
         if not left:
             return
