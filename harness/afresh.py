@@ -28,7 +28,7 @@ class Imported(NamedTuple):
 
 
 def run(request: dict[str, Any], imported: Imported, ready: int) -> NoReturn:
-    """Become what `python -m pytest` would be, and then tell `ready` the pid; never return."""
+    """Tell `ready` the pid and become what `python -m pytest` would be; never return."""
     os.setsid()
     for signum in SIGNALS:
         signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)

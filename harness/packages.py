@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.bytecode import PREFIX
 from harness.children import MARK
@@ -87,6 +87,38 @@ def command_line(package: Package, arguments: Sequence[str], *, folder: Path, ro
     if is_coloured:
         argv.append("--color=yes")
     return [*argv, *([] if paths_within(package, arguments, root) else [package.path]), *arguments]
+
+
+class Prepared(NamedTuple):
+    """What a package's process is given, and the folder of its own, with a file `output` for what it prints when that is not shown at once."""
+
+    folder: Path
+    argv: list[str]
+    env: dict[str, str]
+
+    @property
+    def output(self) -> Path:
+        """The file for what it prints."""
+        return self.folder / "output"
+
+
+def prepare(
+    settings: Settings,
+    package: Package,
+    env: Env,
+    shell: Mapping[str, str],
+    arguments: Sequence[str],
+    mark: str,
+    folder: Path,
+    *,
+    is_coloured: bool,
+) -> Prepared:
+    """Return what a package's process is given, the same each time; its folder is made the first time."""
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "output").touch()
+    argv = command_line(package, arguments, folder=folder, root=settings.root, is_coloured=is_coloured)
+    return Prepared(folder, argv, run_environment(settings, package, env, shell, mark=mark, folder=folder))
 
 
 _TAKES_A_VALUE = ("-k", "-m", "-c", "-p", "-o", "-W", "-r")

@@ -180,28 +180,10 @@ def _run_package(run: Run, package: Package, number: int, chosen: Sequence[Packa
     return _run_process(run, package, number, chosen[number:])
 
 
-class _Launch(NamedTuple):
-    """What a package's process is given."""
-
-    folder: Path
-    argv: list[str]
-    env: dict[str, str]
-
-    @property
-    def output(self) -> Path:
-        """The file that keeps what it prints, when it is not shown at once."""
-        return self.folder / "output"
-
-
-def _launch(run: Run, package: Package, number: int) -> _Launch:
-    folder = run.folder / str(number)
-    if not folder.exists():
-        folder.mkdir()
-        (folder / "output").touch()
+def _prepare(run: Run, package: Package, number: int) -> packages.Prepared:
     is_coloured = run.quiet and run.reporter.is_terminal
-    argv = packages.command_line(package, run.arguments, folder=folder, root=run.settings.root, is_coloured=is_coloured)
-    env = packages.run_environment(run.settings, package, run.env, run.shell, mark=run.place.mark, folder=folder)
-    return _Launch(folder, argv, env)
+    folder = run.folder / str(number)
+    return packages.prepare(run.settings, package, run.env, run.shell, run.arguments, run.place.mark, folder, is_coloured=is_coloured)
 
 
 def _interpreter(run: Run, package: Package) -> Interpreter | None:
@@ -212,14 +194,14 @@ def _announce(run: Run, package: Package, number: int) -> None:
     """Let the package that comes next prepare itself; with arguments, only the package's own pytest can say what they import."""
     interpreter = _interpreter(run, package)
     if interpreter and not run.arguments and (run.settings.root / package.path).exists():
-        launch = _launch(run, package, number)
-        interpreter.announce(launch.argv, env=launch.env, output=launch.output if run.quiet else None)
+        prepared = _prepare(run, package, number)
+        interpreter.announce(prepared.argv, env=prepared.env, output=prepared.output if run.quiet else None)
 
 
 def _run_process(run: Run, package: Package, number: int, following: Sequence[Package]) -> PackageResult:
     root = run.settings.root
     cwd = root / package.path if package.command and (root / package.path).is_dir() else root
-    folder, argv, env = launch = _launch(run, package, number)
+    folder, argv, env = prepared = _prepare(run, package, number)
     junit_file = cwd / package.junit if package.junit else None
     if junit_file:
         junit_file.unlink(missing_ok=True)
@@ -231,7 +213,7 @@ def _run_process(run: Run, package: Package, number: int, following: Sequence[Pa
     started, clock = time.time(), time.monotonic()
     try:
         with (
-            launch.output.open("wb") as captured,
+            prepared.output.open("wb") as captured,
             running(argv, env=env, cwd=cwd, grace=grace, output=captured if run.quiet else None, starter=starter) as child,
         ):
             for after in following[:1]:
@@ -251,7 +233,7 @@ def _run_process(run: Run, package: Package, number: int, following: Sequence[Pa
         run.cut.append(_judge(run, package, ended, folder, None))
         raise
     if run.quiet and result.status not in ("passed", "skipped", "empty"):
-        run.reporter.show(launch.output)
+        run.reporter.show(prepared.output)
     return result
 
 
