@@ -70,12 +70,13 @@ class Watch:
         with self._session() as connection:
             locked, relations = inventory.with_tables(connection, locked), inventory.relations(connection)
             readable = [one for one in relations if one.is_readable and one.oid not in locked]
+            contents = inventory.contents(connection, _own(readable), here.xmin)
             sequences = inventory.sequence_values(connection, _sequences(readable))
             self._state = _State(
                 position=here,
                 relations=_by_name(relations, read=sequences),
                 sequences=sequences,
-                contents={name: content for name, (content, _) in inventory.contents(connection, _own(readable), here.xmin).items()},
+                contents={name: content for name, (content, _) in contents.items()},
                 definitions=defined(connection),
                 outside=self._outside(),
                 sessions=sessions,

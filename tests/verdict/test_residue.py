@@ -125,6 +125,40 @@ def test_what_is_left_is_named_once(watched: Watched, sql: str, expected: str) -
     assert watched.summary() == "-"
 
 
+EXCHANGES = {
+    "two rows exchange a number": "UPDATE typed SET n = 3 - n WHERE id < 3",
+    "two rows exchange a text": "UPDATE typed SET t = CASE id WHEN 1 THEN 'two' ELSE 'one' END WHERE id < 3",
+    "two rows exchange what has no hash of its own": "UPDATE typed SET j = CASE id WHEN 1 THEN '[2]'::json ELSE '[1]' END WHERE id < 3",
+    "two columns exchange their values": "UPDATE typed SET m = n, n = m WHERE id = 3",
+    "an equal number of another scale": "UPDATE typed SET price = 1.00",
+    "an equal number inside a document": """UPDATE typed SET b = '{"a": 1.00}'""",
+    "an equal text to a collation that knows no case": "UPDATE typed SET loose = 'A'",
+    "an equal duration": "UPDATE typed SET span = '24 hours'",
+    "an equal zero": "UPDATE typed SET f = '-0'",
+    "nothing instead of an empty text": "UPDATE typed SET e = NULL",
+}
+
+
+@pytest.mark.parametrize("sql", EXCHANGES.values(), ids=list(EXCHANGES))
+def test_values_that_only_look_equal_differ(watched: Watched, sql: str) -> None:
+    """Rows are compared by what they are, not by what their types take for equal, and each as a whole; undone, it is nothing."""
+    watched.run(
+        """CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+        CREATE TABLE typed(id int PRIMARY KEY, n int, m int, t text, e text, j json, b jsonb, price numeric, span interval, f float8,
+                           "odd %s ""name" timestamptz, loose text COLLATE caseless);
+        INSERT INTO typed SELECT g, g, 7, CASE g WHEN 1 THEN 'one' ELSE 'two' END, '', format('[%s]', g)::json, '{"a": 1.0}', 1.0, '1 day', 0,
+                                 '2026-01-01', 'a' FROM generate_series(1, 3) g;
+        CREATE TABLE original AS TABLE typed; CREATE TABLE bare(); INSERT INTO bare DEFAULT VALUES"""
+    )
+    watched.watch_anew()
+    watched.run(sql)
+    assert watched.summary().startswith("public.typed 3 → 3 rows")
+    watched.run("TRUNCATE typed; INSERT INTO typed TABLE original")
+    assert watched.summary().startswith("public.typed 3 → 3 rows (3 written)")
+    watched.run("DELETE FROM typed; INSERT INTO typed TABLE original; TRUNCATE bare; INSERT INTO bare DEFAULT VALUES")
+    assert watched.summary() == "-"
+
+
 def test_a_database_that_was_made_is_named(watched: Watched) -> None:
     """It outlives a reset, but for the role's own where the reset clears those."""
     watched.run("CREATE DATABASE other")
