@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness import database, obstacles
-from harness.crew import Crew
 from harness.database import DatabaseRow, failing_as, quoted
-from harness.errors import Refusal, ResetFailed
+from harness.errors import Refusal
 from harness.obstacles import Obstacle
 from harness.templates import Recipe
 
 if TYPE_CHECKING:
     from harness.database import Connection
-
-PAUSE = 0.005
 
 
 class Clearance:
@@ -33,27 +29,6 @@ class Clearance:
     ) -> None:
         self._connection, self._recipes, self._databases = connection, recipes, databases
         self._role, self._say = role, say
-
-    def inspect(self, names: Sequence[str], crew: Crew) -> None:
-        """Wait for what a killed reset is still at in the server, then check; one quick question where nothing is in the way."""
-        oids = [row.oid for name in names if (row := self._databases.get(name))]
-        if obstacles.anything(self._connection, oids, keys=crew.worker_keys, known=crew.pids):
-            self._await_orphans(crew)
-            self.check(names)
-
-    def _await_orphans(self, crew: Crew) -> None:
-        """Wait for the sessions of a killed reset that are still at work in the server; ResetFailed after 15 seconds."""
-        deadline = time.monotonic() + obstacles.QUIET_TIMEOUT
-        while True:
-            orphans = obstacles.lock_holders(self._connection, crew.worker_keys, known=crew.pids)
-            if not orphans:
-                return
-            if time.monotonic() > deadline:
-                raise ResetFailed(
-                    f"a killed reset's session (pid {orphans[0]}) is still at work in the server",
-                    next=f"Wait for it, or end it: SELECT pg_terminate_backend({orphans[0]}).",
-                )
-            time.sleep(PAUSE)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ResetFailed naming what stands in the way of the databases, but for what may be cleared and for what can be ended."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import database
 from harness.errors import HarnessError
-from harness.lock import lock_key
+from harness.lock import worker_key
 from harness.targets import Dsn
 
 if TYPE_CHECKING:
@@ -21,15 +21,6 @@ Job = Callable[["Connection"], object]
 
 PATIENCE = 0.05
 """Seconds between two attempts to take a lock, or to cancel what an interrupted job is at."""
-
-
-def worker_key(name: str) -> int:
-    """Return the key of the lock that an added session holds while it works on the database `name`.
-
-    A killed reset's session finishes its statement in the server after the locks of the run are gone: the next reset sees
-    this one and waits for it.
-    """
-    return lock_key(f"\0worker {name}")
 
 
 class Crew:
@@ -45,16 +36,6 @@ class Crew:
         self._failures: list[BaseException] = []
         self._background: list[threading.Thread] = []
         self._closing = False
-
-    @property
-    def worker_keys(self) -> list[int]:
-        """The locks that added sessions hold, another reset's of the same databases too."""
-        return [worker_key(name) for name in self._names]
-
-    @property
-    def pids(self) -> list[int]:
-        """The server's processes behind the added sessions, as far as they are open."""
-        return [session.info.backend_pid for session in self._others]
 
     def call(self) -> None:
         """Begin to open the other sessions, unless that was done."""

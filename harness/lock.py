@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 DEFAULT_WAIT = 600.0
 """Seconds to wait for another run before giving up."""
+ORPHAN_WAIT = 15.0
+"""Seconds to wait for what a killed run's sessions are still at in the server."""
+PAUSE = 0.005
 _MARK = "pgharness holder "
 _SINCE = time.time()
 """When this command began."""
@@ -49,11 +52,21 @@ def lock_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"pgharness:{name}".encode()).digest()[:8], "big", signed=True)
 
 
+def worker_key(name: str) -> int:
+    """Return the key of the lock that an added session holds while it works on the database `name`.
+
+    A killed reset's session finishes its statement in the server after the locks of the run are gone: the next run sees
+    this one and waits for it.
+    """
+    return lock_key(f"\0worker {name}")
+
+
 def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wait: float, say: Callable[[str], None]) -> None:
     """Take the locks of `names` for as long as `connection` lives, in sorted order so that two runs cannot deadlock.
 
-    Polls, since a waiter blocked in the server would deadlock with CREATE INDEX CONCURRENTLY. Says who holds a lock;
-    raises ResetFailed after `wait` seconds.
+    Afterwards nobody else is at work on these databases, a killed run's sessions neither: what the server is asked from then on stays
+    true. Polls, since a waiter blocked in the server would deadlock with CREATE INDEX CONCURRENTLY. Says who holds a lock; raises
+    ResetFailed after `wait` seconds, and for a killed run's session after 15.
     """
     from harness.errors import redact
 
@@ -70,6 +83,21 @@ def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wai
                 say(f"database {name!r} {who}; waiting up to {wait:.0f} s")
                 said = True
             time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
+    _await_orphans(connection, names)
+
+
+def _await_orphans(connection: Connection, names: Sequence[str]) -> None:
+    keys = ", ".join(str(worker_key(name)) for name in names)
+    query = f"""SELECT pid FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                AND (classid::int8 << 32) | objid::int8 IN ({keys})"""  # noqa: S608  # numbers
+    deadline = time.monotonic() + ORPHAN_WAIT
+    while orphan := connection.execute(query.encode()).fetchone():
+        if time.monotonic() > deadline:
+            raise ResetFailed(
+                f"a killed reset's session (pid {orphan[0]}) is still at work in the server",
+                next=f"Wait for it, or end it: SELECT pg_terminate_backend({orphan[0]}).",
+            )
+        time.sleep(PAUSE)
 
 
 def sign(connection: Connection, worktree: Path) -> None:

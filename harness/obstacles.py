@@ -63,34 +63,21 @@ _ANYTHING = """
     SELECT EXISTS (SELECT FROM pg_stat_get_activity(NULL) WHERE datid = ANY(%(oids)s))
     OR EXISTS (SELECT FROM pg_prepared_xact() WHERE dbid = ANY(%(oids)s))
     OR EXISTS (SELECT FROM pg_get_replication_slots() WHERE active AND datoid = ANY(%(oids)s))
-    OR EXISTS (SELECT FROM pg_subscription WHERE subdbid = ANY(%(oids)s))
-    OR EXISTS (SELECT FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> ALL(%(known)s)
-               AND (classid::int8 << 32) | objid::int8 = ANY(%(keys)s))"""
+    OR EXISTS (SELECT FROM pg_subscription WHERE subdbid = ANY(%(oids)s))"""
 
 
 _ANYBODY = "SELECT EXISTS (SELECT FROM pg_stat_get_activity(NULL) WHERE datid = ANY(%s))"
 
 
-def anything(connection: Connection, oids: Iterable[int], *, keys: Iterable[int] = (), known: Iterable[int] = ()) -> bool:
-    """Say whether any session, obstacle or (but for the `known` pids) holder of a lock needs a closer look: the quick question."""
-    row = connection.execute(_ANYTHING, {"oids": list(oids), "keys": list(keys), "known": list(known)}).fetchone()
+def anything(connection: Connection, oids: Iterable[int]) -> bool:
+    """Say whether any session or obstacle needs a closer look: the quick question."""
+    row = connection.execute(_ANYTHING, {"oids": list(oids)}).fetchone()
     return row != (False,)
 
 
 def ask(connection: Connection, names: Iterable[str]) -> list[Obstacle]:
     """Return what stands in the way of the databases, in one round trip."""
     return [Obstacle(*row) for row in connection.execute(_QUESTION, {"names": list(names)})]
-
-
-def lock_holders(connection: Connection, keys: Iterable[int], *, known: Iterable[int]) -> list[int]:
-    """Return the pids of the sessions that hold one of these advisory locks, but for the `known` ones."""
-    rows = connection.execute(
-        """SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid <> ALL(%s)
-           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           AND (classid::int8 << 32) | objid::int8 = ANY(%s)""",
-        [list(known), list(keys)],
-    )
-    return [row[0] for row in rows]
 
 
 def clearing(obstacle: Obstacle) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import database, obstacles, reset, schema, templates
-from harness.crew import Crew
 from harness.errors import HarnessError
 from harness.reset import Order, Work
 from harness.templates import Guise, Recipe
@@ -29,15 +28,11 @@ def rehearse(connection: Connection, order: Order, say: Callable[[str], None]) -
 
     Nothing stays of either. Raises ResetFailed as a reset does; what a killed rehearsal leaves the next reset sweeps.
     """
-    crew = Crew(connection, [target.dsn.name for target in order.targets], None)
-    try:
-        work = Work(connection, order, say)
-        reset.check(work, crew)
-        (recipe,) = work.recipes
-        applied, first = _once(work, recipe)
-        _, second = _once(work, recipe)
-    finally:
-        crew.close()
+    work = Work(connection, order, say)
+    reset.check(work)
+    (recipe,) = work.recipes
+    applied, first = _once(work, recipe)
+    _, second = _once(work, recipe)
     return Rehearsal(applied, len(first), tuple(schema.differences(first, second)))
 
 

@@ -95,7 +95,7 @@ def reset(connection: Connection, order: Order, crew: Crew, *, say: Callable[[st
 
 
 def _reset(work: Work, crew: Crew) -> None:
-    check(work, crew)
+    check(work)
     work.lap("checks")
     try:
         work.build.run(crew)
@@ -125,10 +125,10 @@ def make_recipe(order: Order, target: SafeTarget) -> Recipe:
     return Recipe(target, maintenance, application, protected, order.plan, order.shell, server, order.own_cluster, stamp, fingerprint)
 
 
-def check(work: Work, crew: Crew) -> None:
+def check(work: Work) -> None:
     """Refuse everything that can be known beforehand, before any database is touched; drop what a killed reset left."""
     clearance = work.clearance
-    clearance.inspect([name for recipe in work.recipes for name in (recipe.name, recipe.new, recipe.old)], crew)
+    clearance.check([name for recipe in work.recipes for name in (recipe.name, recipe.new, recipe.old)])
     if not all(work.build.warm.values()):
         streams.check_extensions(work.order.plan, work.connection)
     for recipe in work.recipes:

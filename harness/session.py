@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import cluster, database, envfile, guard, lock, obstacles, rehearsal, reset, streams, worktree
-from harness.crew import Crew, worker_key
+from harness.crew import Crew
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
 from harness.rehearsal import Rehearsal
@@ -123,7 +123,7 @@ def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Conn
     target = next(target for target in run.targets if target.role == role)
     with database.connect(run.env.dsn("maintenance"), purpose="reset") as connection:
         # The next reset waits for what this session is at, should we be killed.
-        connection.execute(f"SELECT pg_try_advisory_lock({worker_key(target.dsn.name)})".encode())
+        connection.execute(f"SELECT pg_try_advisory_lock({lock.worker_key(target.dsn.name)})".encode())
         found = Spare(connection, _order(run, [target], fresh=False, salt=salt), say)
         try:
             yield connection, found

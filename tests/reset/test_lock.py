@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from harness import lock
 from harness.errors import ResetFailed
+from harness.targets import name_beside
 from tests.builders import SampleRepository, ScratchCluster, assert_fresh, untouched
 from tests.reset.inside import Inside, leftovers
 
@@ -74,14 +76,26 @@ def test_the_session_of_a_killed_reset_is_waited_for(
     reset_once: SampleRepository, scratch_cluster: ScratchCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is still at work in the server could make, or drop, what the next reset makes; its wait is bounded."""
-    from harness import obstacles
-    from harness.crew import worker_key
-
     with scratch_cluster.connect("dev") as orphan:
-        orphan.execute(f"SELECT pg_advisory_lock({worker_key('shop_e2e')})")
+        orphan.execute(f"SELECT pg_advisory_lock({lock.worker_key('shop_e2e')})")
         pid = orphan.info.backend_pid
-        monkeypatch.setattr(obstacles, "QUIET_TIMEOUT", 0.3)
+        monkeypatch.setattr(lock, "ORPHAN_WAIT", 0.3)
         with pytest.raises(ResetFailed, match=re.escape(f"a killed reset's session (pid {pid}) is still at work")):
             Inside(reset_once).reset()
     monkeypatch.undo()
     Inside(reset_once).reset()
+
+
+def test_what_the_session_of_a_killed_reset_still_makes_is_seen_and_swept(
+    reset_once: SampleRepository, scratch_cluster: ScratchCluster
+) -> None:
+    """It finishes its statement at any moment before the next reset begins to build."""
+    for number in range(10):
+        with scratch_cluster.connect("dev") as orphan:
+            orphan.execute(f"SELECT pg_advisory_lock({lock.worker_key('shop_e2e')})")
+            process = reset_once.start("reset", "--fresh")
+            time.sleep(number / 20)
+            orphan.execute(f'CREATE DATABASE "{name_beside("new", "shop_e2e")}"')
+        stdout, stderr = process.communicate(timeout=60)
+        assert (process.returncode, stdout.count("is pristine")) == (0, 2), stderr
+        assert leftovers(reset_once) == []
