@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from harness import session, settings
 from harness.results import DatabaseReset
-from tests.builders import SampleRepository
+from tests.builders import SampleRepository, ScratchCluster
 
 
 class Inside(list[str]):
@@ -48,3 +49,11 @@ def leftovers(repository: SampleRepository) -> list[str]:
 def templates(repository: SampleRepository) -> list[str]:
     """Return the names of the templates."""
     return sorted(name for name in state(repository) if name.startswith("harness_tpl_"))
+
+
+def wait_for(cluster: ScratchCluster, query: str) -> None:
+    """Wait until the query says true."""
+    deadline = time.monotonic() + 30
+    while not cluster.value(query):
+        assert time.monotonic() < deadline, query
+        time.sleep(0.01)

@@ -22,7 +22,7 @@ from harness import obstacles, templates
 from harness.errors import ResetFailed
 from tests.builders import SampleRepository, ScratchCluster, Sentinel, assert_fresh, untouched
 from tests.reset import inside as within
-from tests.reset.inside import Inside, leftovers, state
+from tests.reset.inside import Inside, leftovers, state, wait_for
 
 KILLS = 30
 """At random moments in an ordinary run; more by --rounds."""
@@ -149,14 +149,6 @@ def test_a_signal_ends_a_reset_in_order(reset_once: SampleRepository, scratch_cl
         assert "Traceback" not in stderr
         assert leftovers(reset_once) == []
     assert scratch_cluster.value("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'harness%'") == 0
-
-
-def wait_for(cluster: ScratchCluster, query: str) -> None:
-    """Wait until the query says true."""
-    deadline = time.monotonic() + 30
-    while not cluster.value(query):
-        assert time.monotonic() < deadline, query
-        time.sleep(0.01)
 
 
 def test_a_failing_migration_leaves_the_previous_databases_as_they_were(

@@ -14,7 +14,7 @@ from harness import lock
 from harness.errors import ResetFailed
 from harness.targets import name_beside
 from tests.builders import SampleRepository, ScratchCluster, assert_fresh, untouched
-from tests.reset.inside import Inside, leftovers
+from tests.reset.inside import Inside, leftovers, wait_for
 
 
 def test_three_resets_at_once_all_succeed(reset_once: SampleRepository, scratch_cluster: ScratchCluster, rounds: int) -> None:
@@ -94,7 +94,8 @@ def test_what_the_session_of_a_killed_reset_still_makes_is_seen_and_swept(
         with scratch_cluster.connect("dev") as orphan:
             orphan.execute(f"SELECT pg_advisory_lock({lock.worker_key('shop_e2e')})")
             process = reset_once.start("reset", "--fresh")
-            time.sleep(number / 20)
+            wait_for(scratch_cluster, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name LIKE 'harness run %'")
+            time.sleep(number / 50)
             orphan.execute(f'CREATE DATABASE "{name_beside("new", "shop_e2e")}"')
         stdout, stderr = process.communicate(timeout=60)
         assert (process.returncode, stdout.count("is pristine")) == (0, 2), stderr
