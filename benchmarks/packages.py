@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.builders import SampleRepository, ScratchCluster
 from tests.specification.mission import mission_in, scratch_folder
 
-ROUNDS, PACKAGES = 7, 6
+ROUNDS, PACKAGES = 15, 6
 SLEEPING = """\
 [databases]
 application = "shop"
