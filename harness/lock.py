@@ -87,9 +87,9 @@ def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wai
 
 
 def _await_orphans(connection: Connection, names: Sequence[str]) -> None:
-    keys = ", ".join(str(worker_key(name)) for name in names)
+    keys = ",".join(str(worker_key(name)) for name in names)
     query = f"""SELECT pid FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                AND (classid::int8 << 32) | objid::int8 IN ({keys})"""  # noqa: S608  # numbers
+                AND (classid::int8 << 32) | objid::int8 = ANY('{{{keys}}}'::int8[])"""  # noqa: S608  # numbers
     deadline = time.monotonic() + ORPHAN_WAIT
     while orphan := connection.execute(query.encode()).fetchone():
         if time.monotonic() > deadline:
