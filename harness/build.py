@@ -51,7 +51,7 @@ class Build:
         Raises ResetFailed; `undisguise` then gives the previous databases back what they had.
         """
         if all(self.warm.values()) or not templates.reaches_out(self._recipes[0].plan):
-            crew.run([partial(self._make, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
+            crew.run(self._connection, [partial(self._make, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
             return
         self.warm = dict.fromkeys(self.warm, False)
         self.wanted.clear()
@@ -66,7 +66,7 @@ class Build:
                 self._fill(recipe, self._connection)
                 guise.carry_over(self._connection)
             self.undisguise()
-        crew.run([partial(self._publish, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
+        crew.run(self._connection, [partial(self._publish, recipe) for recipe in self._recipes], on_interrupt=self._end_migrations)
 
     def look_ahead(self, connection: Connection) -> None:
         """Ask what the clones of the templates will lack."""

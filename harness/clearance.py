@@ -30,17 +30,21 @@ class Clearance:
         self._connection, self._recipes, self._databases = connection, recipes, databases
         self._role, self._say = role, say
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise ResetFailed naming what stands in the way of the databases, but for what may be cleared and for what can be ended."""
+    def check(self, names: Iterable[str]) -> bool:
+        """Raise ResetFailed naming what stands in the way of the databases, but for what may be cleared and for what can be ended.
+
+        Say whether there was anything at all, a session that can be ended among it.
+        """
         there = {name: self._databases[name].oid for name in names if name in self._databases}
         if not obstacles.anything(self._connection, there.values()):
-            return
+            return False
         for obstacle in obstacles.ask(self._connection, there):
             if not self._clear(obstacle):
                 # Open again for whoever clears it.
                 with suppress(database.Error):
                     self.open(obstacle.database)
                 raise obstacles.explain(obstacle, role=self._role)
+        return True
 
     def _clear(self, obstacle: Obstacle) -> bool:
         """Clear what nobody can miss: a prepared transaction in our own cluster, and anything in a database that lost its name."""

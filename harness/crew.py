@@ -1,4 +1,4 @@
-"""Sessions that work on several databases at once, and the orderly end of that work when a signal comes."""
+"""Sessions that are opened side by side, work on several databases at once, and end in order when a signal comes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,58 @@ PATIENCE = 0.05
 """Seconds between two attempts to take a lock, or to cancel what an interrupted job is at."""
 
 
+class Opening:
+    """A session that is being opened in the background."""
+
+    def __init__(self, dsn: Dsn, purpose: str) -> None:
+        self._session: Connection | None = None
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        # A daemon: nobody waits for a server that does not answer when the run is over.
+        self._thread = threading.Thread(target=self._open, args=[dsn, purpose], daemon=True)
+        self._thread.start()
+
+    def _open(self, dsn: Dsn, purpose: str) -> None:
+        try:
+            self._session = database.connect(dsn, purpose=purpose)
+        except BaseException as error:  # noqa: BLE001  # raised again where the session is asked for
+            self._failure = error
+        if self._is_closed:
+            self.close()
+
+    def session(self) -> Connection:
+        """Return the session once it is open; raises what `database.connect` raises."""
+        self._thread.join()
+        if self._session is None:
+            assert self._failure is not None  # noqa: S101  # one of the two is there
+            raise self._failure
+        return self._session
+
+    def close(self) -> None:
+        """Close the session, at the latest when it is open."""
+        self._is_closed = True
+        if self._session is not None:
+            self._session.close()
+
+
 class Crew:
     """One session per database: the caller's own for the first, the others opened in the background by `call`.
 
     `dsn` is where the others connect; without one every job runs on the caller's own session, one after another.
     """
 
-    def __init__(self, own: Connection, names: Sequence[str], dsn: Dsn | None) -> None:
-        self._own, self._names = own, names
+    def __init__(self, names: Sequence[str], dsn: Dsn | None) -> None:
+        self._names = names
         self._dsn = dsn if len(names) > 1 else None
-        self._others: list[Connection] = []
+        self._others: list[Opening] = []
         self._failures: list[BaseException] = []
-        self._background: list[threading.Thread] = []
-        self._closing = False
+        self._preparing: threading.Thread | None = None
+        self._is_closing = False
 
     def call(self) -> None:
         """Begin to open the other sessions, unless that was done."""
-        if self._dsn is not None and not self._background:
-            self._background.append(self._started(partial(self._connect, self._dsn)))
+        if self._dsn is not None and not self._others:
+            self._others = [Opening(self._dsn, "reset") for _ in self._names[1:]]
 
     def begin(self, prelude: Job) -> None:
         """Let the other sessions lock their databases, which takes the run's own locks, and do `prelude` on the last one.
@@ -48,22 +82,17 @@ class Crew:
         It is done while the caller asks the server whether anything may be done at all.
         """
         self.call()
-        if self._background:
-            self._background.append(self._started(partial(self._prepare, self._background[-1], prelude)))
+        if self._others:
+            self._preparing = self._started(partial(self._prepare, prelude))
 
-    def _connect(self, dsn: Dsn) -> None:
-        for _ in self._names[1:]:
-            self._others.append(database.connect(dsn, purpose="reset"))
-
-    def _prepare(self, connecting: threading.Thread, prelude: Job) -> None:
-        connecting.join()
-        for session, name in zip(self._others, self._names[1:], strict=False):  # fewer where one could not be opened
+    def _prepare(self, prelude: Job) -> None:
+        sessions = [other.session() for other in self._others]
+        for session, name in zip(sessions, self._names[1:], strict=True):
             while session.execute(f"SELECT pg_try_advisory_lock({worker_key(name)})".encode()).fetchone() != (True,):
-                if self._closing:
+                if self._is_closing:
                     return
                 time.sleep(PATIENCE)
-        if not self._failures:
-            prelude(self._others[-1])
+        prelude(sessions[-1])
 
     def _started(self, step: Callable[[], object]) -> threading.Thread:
         thread = threading.Thread(target=self._caught, args=[step])
@@ -76,27 +105,28 @@ class Crew:
         except BaseException as error:  # noqa: BLE001  # raised again in the main thread
             self._failures.append(error)
 
-    def run(self, jobs: Sequence[Job], *, on_interrupt: Callable[[Connection], object]) -> None:
-        """Run one job per database at once, each to its end, then raise the first failure.
+    def run(self, own: Connection, jobs: Sequence[Job], *, on_interrupt: Callable[[Connection], object]) -> None:
+        """Run one job per database at once, the first on the caller's `own` session, each to its end; then raise the first failure.
 
         A signal cancels what is at work in the server, and calls `on_interrupt` with a session of its own, until every
         job has ended.
         """
         if self._dsn is None:
             for job in jobs:
-                job(self._own)
+                job(own)
             return
-        for thread in self._background:
-            thread.join()
+        if self._preparing:
+            self._preparing.join()
         self._raise()
+        sessions = [own, *(other.session() for other in self._others)]
         threads: list[threading.Thread] = []
         try:
-            for job, session in zip(jobs, [self._own, *self._others], strict=True):
+            for job, session in zip(jobs, sessions, strict=True):
                 threads.append(self._started(partial(job, session)))
             for thread in threads:
                 thread.join()
         except BaseException:
-            self._stop(threads, self._dsn, on_interrupt)
+            self._stop(threads, sessions, self._dsn, on_interrupt)
             raise
         self._raise()
 
@@ -105,9 +135,15 @@ class Crew:
             failure, self._failures = self._failures[0], []
             raise failure
 
-    def _stop(self, threads: Sequence[threading.Thread], dsn: Dsn, on_interrupt: Callable[[Connection], object]) -> None:
+    def _stop(
+        self,
+        threads: Sequence[threading.Thread],
+        sessions: Sequence[Connection],
+        dsn: Dsn,
+        on_interrupt: Callable[[Connection], object],
+    ) -> None:
         while any(thread.is_alive() for thread in threads):
-            for session in (self._own, *self._others):
+            for session in sessions:
                 with suppress(database.Error):
                     session.cancel_safe()
             with suppress(database.Error, HarnessError), database.connect(dsn, purpose="reset") as session:
@@ -117,9 +153,9 @@ class Crew:
 
     def close(self) -> None:
         """Close the added sessions; a later `call` opens others."""
-        self._closing = True
-        for thread in self._background:
-            thread.join()
-        while self._others:
-            self._others.pop().close()
-        self._background, self._failures, self._closing = [], [], False
+        self._is_closing = True
+        if self._preparing:
+            self._preparing.join()
+        for other in self._others:
+            other.close()
+        self._others, self._failures, self._preparing, self._is_closing = [], [], None, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,11 +76,11 @@ def connect(dsn: Dsn, *, purpose: str, autocommit: bool = True) -> Connection:
     """
     connection = _open(dsn, purpose)
     with _asking(dsn):
-        pid = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if pid != (connection.info.backend_pid,):  # a pooler hands its sessions around, and announces none of them
+        # A pooler hands its sessions around, and announces none of them: in one of its own nothing is set.
+        settings = f"{session_settings(connection.info.server_version)} WHERE pg_backend_pid() = {connection.info.backend_pid}"
+        if connection.execute(settings.encode()).fetchone() is None:
             connection.close()
             raise pooled(dsn)
-        connection.execute(session_settings(connection.info.server_version))
     connection.autocommit = autocommit
     return connection
 
@@ -108,13 +108,14 @@ def pooled(dsn: Dsn) -> Refusal:
 
 
 def session_settings(version: int) -> str:
-    """Return the statements that lift, in this session only, what a role's settings would do to ours."""
+    """Return the SELECT that lifts, in this session only, what a role's settings would do to ours."""
     names = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
     if version >= 140000:  # noqa: PLR2004  # PostgreSQL 14
         names.append("idle_session_timeout")
     if version >= 170000:  # noqa: PLR2004  # PostgreSQL 17
         names.append("transaction_timeout")
-    return "".join(f"SET {name} = 0; " for name in names) + "SET default_transaction_read_only = off"
+    lifted = {**dict.fromkeys(names, "0"), "default_transaction_read_only": "off"}
+    return "SELECT " + ", ".join(f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in lifted.items())
 
 
 _OURS = ("application_name", "client_encoding", "connect_timeout", "replication")
@@ -236,11 +237,11 @@ def ask_databases(connection: Connection) -> dict[str, DatabaseRow]:
     return {row[0]: DatabaseRow(*(*row[:7], read_stamp(row[7]))) for row in rows}
 
 
-def may_become(connection: Connection, role: str, version: int) -> bool | None:
-    """Say whether a database may be made for `role`; None when there is no such role."""
+def may_become(connection: Connection, roles: Iterable[str], version: int) -> dict[str, bool]:
+    """Say whether databases may be made for `roles`; one that does not exist is left out."""
     right = "SET" if version >= 160000 else "MEMBER"  # noqa: PLR2004  # PostgreSQL 16 parts the two
-    row = connection.execute("SELECT pg_has_role(oid, %s::text) FROM pg_roles WHERE rolname = %s", [right, role]).fetchone()
-    return None if row is None else bool(row[0])
+    query = "SELECT rolname::text, pg_has_role(oid, %s::text) FROM pg_roles WHERE rolname = ANY(%s)"
+    return dict(connection.execute(query, [right, list(roles)]).fetchall())
 
 
 class Ran(NamedTuple):

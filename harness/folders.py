@@ -87,11 +87,12 @@ def _number(stream: str, folder: Path, name: str, *, is_folder: bool) -> tuple[i
 
 def _file(stream: str, position: int, path: Path) -> File:
     try:
-        content = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # hundreds of them
+            content = file.read()
     except OSError as error:
         raise UsageError(f"stream {stream!r}: {path} cannot be read: {error.strerror}", next="Make it a readable file.") from None
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         finding = f"stream {stream!r}: {path} is not UTF-8 (byte {error.start}: 0x{content[error.start]:02x})"
         raise UsageError(finding, next="Save it as UTF-8.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.database import pooled
@@ -204,16 +204,23 @@ def _prove_found(proof: Proof, dsn: Dsn, found: Answer) -> None:
         raise Refusal(f"{dsn.label} opens another database than its name says", next="Give it the server's own host and port.")
 
 
-def prove_rights(proof: Proof, target: SafeTarget, connection: Connection) -> None:
-    """Raise Refusal, naming the grant that mends it, unless the maintenance role may drop and make `target`'s database."""
-    from harness.database import may_become, quoted
+def prove_rights(proof: Proof, targets: Sequence[SafeTarget], connection: Connection) -> None:
+    """Raise Refusal, naming the grant that mends it, unless the maintenance role may drop and make the targets' databases."""
+    from harness.database import may_become
+
+    members = may_become(connection, {target.dsn.user for target in targets}, proof.server.version)
+    for target in targets:
+        _prove_rights(proof, target, members.get(target.dsn.user))
+
+
+def _prove_rights(proof: Proof, target: SafeTarget, member: bool | None) -> None:  # noqa: FBT001  # what may_become says of the owner
+    from harness.database import quoted
 
     server, owner = proof.server, target.dsn.user
     row = proof.databases.get(target.dsn.name)
     role = quoted(server.role)
     if not server.superuser and not server.createdb:
         raise Refusal(f"role {server.role!r} may not create databases", next=f"As a superuser: ALTER ROLE {role} CREATEDB.")
-    member = may_become(connection, owner, server.version)
     if member is None:
         raise Refusal(
             f"{target.dsn.variable} names the role {owner!r}, which does not exist",

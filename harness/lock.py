@@ -70,34 +70,47 @@ def acquire(connection: Connection, names: Sequence[str], *, worktree: Path, wai
     """
     from harness.errors import redact
 
-    deadline = time.monotonic() + wait
-    comment = _comment(worktree)
-    for name in sorted(names):
-        said = False
-        while connection.execute(f"{comment} SELECT pg_try_advisory_lock({lock_key(name)})".encode()).fetchone() != (True,):
-            found = holder(connection, name)
-            who = f"is in use by another run ({redact(str(found))})" if found else "is in use by another run"
-            if time.monotonic() >= deadline:
-                raise ResetFailed(f"database {name!r} {who}; waited {wait:.0f} s", next="Wait for it to end, or give a longer --wait.")
-            if not said:
-                say(f"database {name!r} {who}; waiting up to {wait:.0f} s")
-                said = True
-            time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
-    _await_orphans(connection, names)
+    ordered = sorted(names)
+    attempt = f"{_comment(worktree)} SELECT {_attempt(ordered)}".encode()
+    deadline, orphans_deadline, said = time.monotonic() + wait, 0.0, ""
+    while finding := _finding(connection, attempt):
+        if finding > 0:
+            orphans_deadline = orphans_deadline or time.monotonic() + ORPHAN_WAIT
+            if time.monotonic() > orphans_deadline:
+                raise ResetFailed(
+                    f"a killed reset's session (pid {finding}) is still at work in the server",
+                    next=f"Wait for it, or end it: SELECT pg_terminate_backend({finding}).",
+                )
+            time.sleep(PAUSE)
+            continue
+        name = ordered[finding]
+        found = holder(connection, name)
+        who = f"is in use by another run ({redact(str(found))})" if found else "is in use by another run"
+        if time.monotonic() >= deadline:
+            raise ResetFailed(f"database {name!r} {who}; waited {wait:.0f} s", next="Wait for it to end, or give a longer --wait.")
+        if said != name:
+            say(f"database {name!r} {who}; waiting up to {wait:.0f} s")
+            said = name
+        time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
 
 
-def _await_orphans(connection: Connection, names: Sequence[str]) -> None:
+def _finding(connection: Connection, attempt: bytes) -> int:
+    ((finding,),) = connection.execute(attempt).fetchall()
+    return int(finding)
+
+
+def _attempt(names: Sequence[str]) -> str:
+    """Return what takes the locks in order and says how far it came, in one expression.
+
+    -1 for the last name whose lock another run has, -2 for the one before it; the pid of a killed run's session that is still at work, or 0.
+    """
     keys = ",".join(str(worker_key(name)) for name in names)
-    query = f"""SELECT pid FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                AND (classid::int8 << 32) | objid::int8 = ANY('{{{keys}}}'::int8[])"""  # noqa: S608  # numbers
-    deadline = time.monotonic() + ORPHAN_WAIT
-    while orphan := connection.execute(query.encode()).fetchone():
-        if time.monotonic() > deadline:
-            raise ResetFailed(
-                f"a killed reset's session (pid {orphan[0]}) is still at work in the server",
-                next=f"Wait for it, or end it: SELECT pg_terminate_backend({orphan[0]}).",
-            )
-        time.sleep(PAUSE)
+    expression = f"""coalesce((SELECT min(pid) FROM pg_lock_status() WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+        AND (classid::int8 << 32) | objid::int8 = ANY('{{{keys}}}'::int8[])), 0)"""  # noqa: S608  # numbers
+    for number, name in enumerate(reversed(names), 1):
+        # What stands in a CASE's branch is not evaluated before its condition.
+        expression = f"CASE WHEN pg_try_advisory_lock({lock_key(name)}) THEN {expression} ELSE {-number} END"
+    return expression
 
 
 def sign(connection: Connection, worktree: Path) -> None:

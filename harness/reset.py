@@ -68,12 +68,12 @@ class Work:
         self.clock = now
 
 
-def crew_for(connection: Connection, settings: Settings, maintenance: Dsn, names: Sequence[str]) -> Crew:
-    """Return who resets the databases `names`, the holder's session among them.
+def crew_for(settings: Settings, maintenance: Dsn, names: Sequence[str]) -> Crew:
+    """Return who resets the databases `names`, beside the holder's session.
 
     Commands run one after another: a signal has to reach the one that is at work.
     """
-    return Crew(connection, names, None if any(stream.command for stream in settings.streams) else maintenance)
+    return Crew(names, None if any(stream.command for stream in settings.streams) else maintenance)
 
 
 def reset(connection: Connection, order: Order, crew: Crew, *, say: Callable[[str], None]) -> list[DatabaseReset]:
@@ -106,7 +106,7 @@ def _reset(work: Work, crew: Crew) -> None:
         with suppress(database.Error, HarnessError):
             _clean_up(work)
         raise
-    crew.run([partial(_drop_old, work, recipe) for recipe in work.recipes], on_interrupt=lambda _: None)
+    crew.run(work.connection, [partial(_drop_old, work, recipe) for recipe in work.recipes], on_interrupt=lambda _: None)
     _warn_of_sessions(work)
     work.lap("drop")
 
@@ -144,8 +144,10 @@ def swap(work: Work) -> None:
         if work.old:
             work.connection.execute("; ".join(f"ALTER DATABASE {quoted(name)} ALLOW_CONNECTIONS false" for name in work.old).encode())
             # Closed now: what is found, or not found, stays so.
-            work.clearance.check(work.old)
-            obstacles.quiet(work.connection, work.old.values(), on_ended=lambda oid, session: _note(work.ended[roles[names[oid]]], session))
+            if work.clearance.check(work.old):
+                obstacles.quiet(
+                    work.connection, work.old.values(), on_ended=lambda oid, session: _note(work.ended[roles[names[oid]]], session)
+                )
         statements = []
         for recipe in work.recipes:
             name, new = recipe.name, recipe.new

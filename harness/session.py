@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import cluster, database, envfile, guard, lock, obstacles, rehearsal, reset, streams, worktree
-from harness.crew import Crew
+from harness.crew import Crew, Opening
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
 from harness.rehearsal import Rehearsal
@@ -58,9 +58,6 @@ def opened(
     Starts this worktree's own cluster where it is stopped. Raises UsageError, Refusal, ResetFailed or StackFailure;
     nothing was touched then.
     """
-    plan = streams.plan(settings)
-    for notice in plan.notices:
-        say(notice)
     env = envfile.load(settings, shell)
     for warning in env.warnings:
         say(f"warning: {warning}")
@@ -71,17 +68,21 @@ def opened(
     guard.prove_apart(env)
     with ExitStack() as stack:
         stack.enter_context(database.failing_as("the run was cut short", next="Run the command again; a reset clears up what is left."))
-        connection = stack.enter_context(database.connect(maintenance, purpose=lock.purpose(settings.root)))
         names = [env.dsn(role).name for role in roles]
-        crew = stack.enter_context(closing(reset.crew_for(connection, settings, maintenance, names)))
+        holder = stack.enter_context(closing(Opening(maintenance, lock.purpose(settings.root))))
+        crew = stack.enter_context(closing(reset.crew_for(settings, maintenance, names)))
         crew.call()
+        # Read while the server makes our sessions.
+        plan = streams.plan(settings)
+        for notice in plan.notices:
+            say(notice)
+        connection = holder.session()
         server = database.ask_server(connection)
         guard.prove_server(server, maintenance, expected=(ours.data, ours.system_identifier) if ours else None)
         lock.acquire(connection, names, worktree=settings.root, wait=wait, say=say)
         proof = guard.gather(settings, env, server, database.ask_databases(connection), say)
         targets = tuple(guard.prove(proof, role, adopt=adopt) for role in roles)
-        for target in targets:
-            guard.prove_rights(proof, target, connection)
+        guard.prove_rights(proof, targets, connection)
         yield Opened(settings, env, shell, connection, crew, proof, targets, plan, ours is not None)
 
 
@@ -93,9 +94,7 @@ def renewed(run: Opened) -> Opened:
 
 def make_pristine(run: Opened, *, fresh: bool, say: Say, salt: str = "") -> list[DatabaseReset]:
     """Reset the databases that `run` holds, and say what was in the way; ResetFailed when they changed since they were proven."""
-    databases = reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), run.crew, say=say)
-    lock.sign(run.connection, run.settings.root)
-    return databases
+    return reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), run.crew, say=say)
 
 
 def rehearse(run: Opened, *, say: Say) -> Rehearsal:

@@ -31,7 +31,7 @@ class Spare:
         targets = tuple(prove(proof, target.role) for target in self._order.targets)
         self._work = Work(self._connection, self._order._replace(proof=proof, targets=targets), self._say)
         names = [recipe.name for recipe in self._work.recipes]
-        self._work.build.run(Crew(self._connection, names, None))
+        self._work.build.run(Crew(names, None))
 
     def publish(self) -> None:
         """Let the name lead to the database that was built."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness import database, session
+from harness import database, lock, session
 from harness.report import Reporter
 from harness.residue import Residue
 from harness.results import PackageResult
@@ -41,6 +41,7 @@ class Upkeep:
             clears = run.own_cluster and run.settings.stack.createdb
             self._watches[target.role] = Watch(dsn, target.dsn.user, run.connection, shared=not run.own_cluster, clears=clears)
             self._watches[target.role].begin()
+        lock.sign(run.connection, run.settings.root)
 
     @contextmanager
     def isolating(self, run: Opened, packages: Sequence[Package], *, salt: str) -> Iterator[None]:

@@ -77,6 +77,19 @@ def test_one_setting_by_itself(sample_repository: SampleRepository, name: str) -
         assert_fresh(cluster, "shop_test", tables={"public.item", "public.name"})
 
 
+def test_a_broken_stream_is_told_though_the_server_is_silent(sample_repository: SampleRepository) -> None:
+    """Sessions are opened while the files are read: a finding about those does not wait for a server that takes connections and says nothing."""
+    repository, cluster = sample_repository, sample_repository.cluster
+    assert cluster is not None
+    repository.migration("0002_zero.sql", "SELECT 1\0")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        elsewhere = (repository.root / "test/.env").read_text().replace(f":{cluster.port}/", f":{silent.getsockname()[1]}/")
+        repository.write("test/.env", elsewhere)
+        done = repository.run("reset", timeout=database.CONNECT_TIMEOUT - 1).expect(2)
+    assert "0002_zero.sql has a zero byte" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_roles_search_path_is_the_migrations(sample_repository: SampleRepository) -> None:
     """Where the role's own path leads nowhere, a migration says so, and one that names its schema goes through."""
     repository, cluster = sample_repository, sample_repository.cluster

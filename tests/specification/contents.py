@@ -49,7 +49,8 @@ def contents(mission: Mission, url: str) -> Contents:
 def differences(found: Contents, expected: Contents) -> list[str]:
     """Return in words what one database has and the other has not; empty when they are the same."""
     told = []
-    for what, one, other in zip(Contents._fields, found, expected, strict=True):
+    for what in Contents._fields:
+        one, other = getattr(found, what), getattr(expected, what)
         sides = [set(map(str, side.items())) if isinstance(side, dict) else set(map(str, side)) for side in (one, other)]
         told += [f"{what}, unexpected: {thing}" for thing in sorted(sides[0] - sides[1])]
         told += [f"{what}, missing: {thing}" for thing in sorted(sides[1] - sides[0])]
