@@ -24,8 +24,13 @@ class Spread(NamedTuple):
         return Spread(low, median, high)
 
 
-def rounds(contestants: Mapping[str, Contestant], count: int, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """Run every contestant once a round, in an order of its own each time, and once before the first; return milliseconds."""
+def rounds(
+    contestants: Mapping[str, Contestant], count: int, say: Callable[[str], None], *, settle: Callable[[], object]
+) -> dict[str, list[float]]:
+    """Run every contestant once a round, in an order of its own each time, and once before the first; return milliseconds.
+
+    `settle` is called before each, so that none pays for what the one before it left to be done.
+    """
     luck = random.Random(1)  # noqa: S311  # an order, no secret
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
@@ -34,6 +39,7 @@ def rounds(contestants: Mapping[str, Contestant], count: int, say: Callable[[str
         order = list(contestants)
         luck.shuffle(order)
         for name in order:
+            settle()
             taken[name].append(contestants[name]())
         say(f"  round {number + 1} of {count}")
     return taken

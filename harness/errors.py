@@ -129,6 +129,7 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
     listen_for_signals()
     # What stands here stays to the end: no collection need look at it again, and the last one costs more than most of our steps.
     gc.freeze()
+    gc.set_threshold(10_000)  # of what we import from here on nothing goes either
     outcome = Outcome()
     error: dict[str, object] | None = None
     started, clock = time.time(), time.monotonic()

@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import cluster, database, envfile, guard, lock, obstacles, rehearsal, reset, streams, worktree
+from harness import cluster, database, envfile, guard, lock, worktree
 from harness.crew import Crew, Opening
 from harness.errors import HarnessError, ResetFailed, UsageError
 from harness.guard import Proof
-from harness.rehearsal import Rehearsal
 from harness.settings import ENV_FILE, Settings
-from harness.spare import Spare
 from harness.targets import Dsn, SafeTarget
 
 if TYPE_CHECKING:
+    from harness import reset, streams
     from harness.database import Connection
     from harness.envfile import Env
+    from harness.rehearsal import Rehearsal
     from harness.results import DatabaseReset
+    from harness.spare import Spare
 
 Say = Callable[[str], None]
 
@@ -70,9 +71,13 @@ def opened(
         stack.enter_context(database.failing_as("the run was cut short", next="Run the command again; a reset clears up what is left."))
         names = [env.dsn(role).name for role in roles]
         holder = stack.enter_context(closing(Opening(maintenance, lock.purpose(settings.root))))
-        crew = stack.enter_context(closing(reset.crew_for(settings, maintenance, names)))
+        # Commands run one after another: a signal has to reach the one that is at work.
+        side_by_side = not any(stream.command for stream in settings.streams)
+        crew = stack.enter_context(closing(Crew(names, maintenance if side_by_side else None)))
         crew.call()
-        # Read while the server makes our sessions.
+        # Imported and read while the server makes our sessions.
+        from harness import reset, streams  # noqa: F401  # the reset is what follows
+
         plan = streams.plan(settings)
         for notice in plan.notices:
             say(notice)
@@ -94,15 +99,21 @@ def renewed(run: Opened) -> Opened:
 
 def make_pristine(run: Opened, *, fresh: bool, say: Say, salt: str = "") -> list[DatabaseReset]:
     """Reset the databases that `run` holds, and say what was in the way; ResetFailed when they changed since they were proven."""
+    from harness import reset
+
     return reset.reset(run.connection, _order(run, run.targets, fresh=fresh, salt=salt), run.crew, say=say)
 
 
 def rehearse(run: Opened, *, say: Say) -> Rehearsal:
     """Apply the streams from zero, twice, beside the test database that `run` holds."""
+    from harness import rehearsal
+
     return rehearsal.rehearse(run.connection, _order(run, run.targets[:1], fresh=True, salt=""), say)
 
 
 def _order(run: Opened, targets: Sequence[SafeTarget], *, fresh: bool, salt: str) -> reset.Order:
+    from harness import reset
+
     return reset.Order(
         proof=run.proof,
         targets=tuple(targets),
@@ -119,6 +130,8 @@ def _order(run: Opened, targets: Sequence[SafeTarget], *, fresh: bool, salt: str
 @contextmanager
 def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Connection, Spare]]:
     """Open a session for the next databases of `role`; whatever stands beside the present one at the end is dropped."""
+    from harness.spare import Spare
+
     target = next(target for target in run.targets if target.role == role)
     with database.connect(run.env.dsn("maintenance"), purpose="reset") as connection:
         # The next reset waits for what this session is at, should we be killed.
@@ -135,6 +148,8 @@ def spare(run: Opened, role: str, *, salt: str, say: Say) -> Iterator[tuple[Conn
 
 def adopt(run: Opened, name: str, *, say: Say) -> Opened:
     """List what is in the database `name`, stamp it as ours, and return `run` with that proven."""
+    from harness import obstacles, reset
+
     target = next(target for target in run.targets if target.dsn.name == name)
     if target.oid is None or target.stamp is not None:
         return run
@@ -149,6 +164,8 @@ def adopt(run: Opened, name: str, *, say: Say) -> Opened:
 
 def prove_complete(run: Opened) -> None:
     """Raise ResetFailed unless every database that `run` holds is one that a reset finished."""
+    from harness import reset
+
     for target in run.targets:
         row = run.proof.databases.get(target.dsn.name)
         if row is None or not reset.complete(row):
