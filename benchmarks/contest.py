@@ -16,6 +16,8 @@ from benchmarks.sets import MigrationSet
 from harness import session, settings
 from tests.builders import SampleRepository, ScratchCluster
 
+OFTEN = {"a reset in a warm process": 3, "bare clones and drops": 3}
+"""How many times a round what takes no process of its own is timed: a clone's time wanders, and it costs little."""
 NOTHING = "from invoke.tasks import task\n@task\ndef nothing(_context):\n    pass\n"
 
 

@@ -25,9 +25,14 @@ class Spread(NamedTuple):
 
 
 def rounds(
-    contestants: Mapping[str, Contestant], count: int, say: Callable[[str], None], *, settle: Callable[[], object]
+    contestants: Mapping[str, Contestant],
+    count: int,
+    say: Callable[[str], None],
+    *,
+    settle: Callable[[], object],
+    often: Mapping[str, int],
 ) -> dict[str, list[float]]:
-    """Run every contestant once a round, in an order of its own each time, and once before the first; return milliseconds.
+    """Run every contestant once a round, or as `often` says, in an order of its own each time, and once before the first; return milliseconds.
 
     `settle` is called before each, so that none pays for what the one before it left to be done.
     """
@@ -36,7 +41,7 @@ def rounds(
     for run in contestants.values():
         run()
     for number in range(count):
-        order = list(contestants)
+        order = [name for name in contestants for _ in range(often.get(name, 1))]
         luck.shuffle(order)
         for name in order:
             settle()
