@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import random
 import runpy
 import signal
 import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from harness.preload import Imported
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Imported(NamedTuple):
-    """What importing did that every package's own interpreter would have done for itself."""
-
-    said: list[tuple[str, str]]
-    """What was written to sys.stdout and sys.stderr."""
-    generators: list[random.Random]
-    """Random generators that were seeded by the system."""
-    left: list[str]
-    """Plugins that each child imports itself."""
 
 
 def run(request: dict[str, Any], imported: Imported, ready: int) -> NoReturn:

@@ -127,9 +127,7 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
     With `json_to` "-" the document alone reaches stdout: file descriptor 1 leads to stderr for us and every child.
     """
     listen_for_signals()
-    # What stands here stays to the end: no collection need look at it again, and the last one costs more than most of our steps.
-    gc.freeze()
-    gc.set_threshold(10_000)  # of what we import from here on nothing goes either
+    gc.set_threshold(10_000)  # of what is imported from here on nothing goes: see harness.tasks
     outcome = Outcome()
     error: dict[str, object] | None = None
     started, clock = time.time(), time.monotonic()

@@ -15,42 +15,29 @@ if not getattr(sys.flags, "safe_path", False):
     sys.path[0] = os.getcwd()  # noqa: PTH109  # before any import that it may decide
 
 import gc
-import importlib.metadata
 import json
-import random
-import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cached_property
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from harness import afresh
+    from harness import afresh, preload
 else:
-    # By its path, as this script itself: see above.
-    _spec = spec_from_file_location("harness_afresh", Path(__file__).with_name("afresh.py"))
-    afresh = module_from_spec(_spec)
-    _spec.loader.exec_module(afresh)
 
-OURS = ("harness.bytecode", "harness.errors", "harness.outcomes", "harness.settings", "harness.targets")
-"""What our plugin imports; itself it reads its package's environment."""
+    def beside(name: str) -> ModuleType:
+        """Load a module of ours by its path, as this script itself is: see above."""
+        spec = spec_from_file_location(f"harness_{name}", Path(__file__).with_name(f"{name}.py"))
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
 
-LATE = ("faulthandler", "pdb")
-"""What every pytest imports in the course of its session."""
+    afresh, preload = beside("afresh"), beside("preload")
 
-ROOT = Path.cwd()
-SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-NAMES_A_PLUGIN = re.compile(r"""(?<![\w-])-p(?![\s"',=]*no:(?!harness))""")
-"""pytest's option that imports a module before any conftest, or keeps our own plugin out."""
 TURN = "HARNESS_TURN"
 """Tells our plugin the descriptor on which a child that was forked ahead waits."""
-
-
-class Unfit(Exception):
-    """Why a forked child would not be what a fresh interpreter is."""
 
 
 class Waiting(NamedTuple):
@@ -64,176 +51,14 @@ class Waiting(NamedTuple):
     turn: int
 
 
-class Remembered(importlib.metadata.PathDistribution):
-    """A distribution that is read once: every pytest asks each of them four times."""
-
-    metadata = cached_property(importlib.metadata.PathDistribution.metadata.fget)  # type: ignore[attr-defined]  # a property's function
-    entry_points = cached_property(importlib.metadata.PathDistribution.entry_points.fget)  # type: ignore[attr-defined]  # as above
-    files = cached_property(importlib.metadata.PathDistribution.files.fget)  # type: ignore[attr-defined]  # as above
-
-
-# --- before the first fork
-
-
-@contextmanager
-def recording() -> Iterator[afresh.Imported]:
-    """Record what is written, instead of showing it, and who is seeded by chance."""
-    found = afresh.Imported([], [], [])
-    seed = random.Random.seed
-
-    def recorded(self: random.Random, *arguments: Any, **named: Any) -> None:
-        seed(self, *arguments, **named)
-        found.generators[:] = [each for each in found.generators if each is not self]
-        if not named and arguments in {(), (None,)}:
-            found.generators.append(self)
-
-    def writer(name: str) -> Callable[[str], int]:
-        def write(text: str) -> int:
-            found.said.append((name, text))
-            return len(text)
-
-        return write
-
-    # Wrapped, and not replaced: a plugin may ask a stream whether it is a terminal.
-    streams: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
-    for name, stream in streams.items():
-        stream.write = writer(name)
-    random.Random.seed = recorded  # type: ignore[method-assign]  # for the time of the imports
-    try:
-        yield found
-    finally:
-        random.Random.seed = seed  # type: ignore[method-assign]  # as above
-        for stream in streams.values():
-            del stream.write
-
-
-def preload(arguments: list[str], left: list[str]) -> None:
-    """Import pytest, the plugins that it would load by itself, and psycopg, their assertions rewritten as pytest does."""
-    from _pytest.assertion import install_importhook
-    from _pytest.config import get_config
-
-    for name in LATE:
-        importlib.import_module(name)
-    remember_distributions()
-    config = get_config()
-    hook = install_importhook(config)
-    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # rewritten plugins are not compiled by an installer
-    try:
-        plugins = [] if is_autoload_off(arguments) else list(find_plugins(hook, settings_text(arguments), left))
-        for point in plugins:
-            load(point)
-        if any(point.name == "hypothesispytest" for point in plugins):
-            import hypothesis  # noqa: F401  # its plugin imports it at the latest for its summary
-        if not is_of_worktree("harness"):
-            hook.mark_rewrite("harness")
-            for name in OURS:
-                importlib.import_module(name)
-    finally:
-        sys.dont_write_bytecode = writes_no_bytecode
-        sys.meta_path.remove(hook)
-        config._ensure_unconfigure()  # noqa: SLF001  # pytest's own way to end a config that was never used
-    if not is_of_worktree("psycopg"):
-        try:
-            import psycopg  # noqa: F401
-        except ImportError:
-            return  # there is none, or no libpq: a test that asks for it will be told
-
-
-def find_plugins(hook: Any, settings: str, left: list[str]) -> Iterator[importlib.metadata.EntryPoint]:
-    """Mark and return the plugins of all distributions; not ours, nor what was switched off, nor, `left`, what may be edited between two runs."""
-    from _pytest.config import _iter_rewritable_modules
-
-    for distribution in importlib.metadata.distributions():
-        points = [point for point in distribution.entry_points if point.group == "pytest11"]
-        names = list(_iter_rewritable_modules(str(file) for file in distribution.files or [])) if points else []
-        is_editable = not names
-        if any(point.value.startswith("harness.") for point in points):
-            continue
-        if is_editable or any(is_of_worktree(point.module) for point in points):
-            left += [point.name for point in points]
-            continue
-        hook.mark_rewrite(*names)
-        yield from (point for point in points if f"no:{point.name}" not in settings)
-
-
-def load(point: importlib.metadata.EntryPoint) -> None:
-    """Import a plugin; raises Unfit when it cannot be."""
-    try:
-        point.load()
-    except BaseException as error:
-        raise Unfit(f"plugin {point.name!r} cannot be imported: {error!r}") from error
-
-
-def settings_text(arguments: list[str], *folders: Path) -> str:
-    """Return everything that may switch a plugin off, unread: what is not imported early is imported later."""
-    files = [folder / name for folder in folders or [ROOT] for name in SETTINGS]
-    return "\n".join([*(path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file()), *arguments])
-
-
-def is_autoload_off(arguments: list[str]) -> bool:
-    """Say whether pytest loads no plugin by itself."""
-    return bool(os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")) or "--disable-plugin-autoload" in settings_text(arguments)
-
-
-def is_of_worktree(module: str) -> bool:
-    """Say whether a module's code lies in the worktree, and not in an environment inside it."""
-    spec = find_spec(module.partition(".")[0])
-    places = [spec.origin] if spec and spec.origin else list(spec.submodule_search_locations or []) if spec else []
-    return any(ROOT in Path(place).parents and Path(sys.prefix) not in Path(place).parents for place in places)
-
-
-def remember_distributions() -> None:
-    """Have the distributions read now, and not by each child; whoever installs one, or adds a folder, finds what there is then."""
-    read = importlib.metadata.distributions
-    found = [Remembered(each._path) if type(each) is importlib.metadata.PathDistribution else each for each in read()]  # noqa: SLF001  # its one field
-    folders = {folder: changed(folder) for folder in sys.path}
-    for each in found:
-        if any(point.group == "pytest11" for point in each.entry_points):
-            _ = each.files, each.metadata
-
-    def distributions(**context: Any) -> Iterator[importlib.metadata.Distribution]:
-        is_as_it_was = not context and {folder: changed(folder) for folder in sys.path} == folders
-        return iter(found) if is_as_it_was else iter(read(**context))
-
-    importlib.metadata.distributions = distributions
-
-
-def changed(folder: str) -> int:
-    """Return when something was last added to a folder; 0 where there is none."""
-    try:
-        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # a hot path
-    except OSError:
-        return 0
-
-
-def listed(path: str) -> int:
-    """Return how many entries a folder of /proc has."""
-    return len(os.listdir(path))  # noqa: PTH208  # names only
-
-
-def check_fit(descriptors: int) -> None:
-    """Raise Unfit for what a forked child would share with the next one, or lose."""
-    if listed("/proc/self/task") > 1:
-        raise Unfit("a plugin has started a thread")
-    if Path(f"/proc/self/task/{os.getpid()}/children").read_text():
-        raise Unfit("a plugin has started a process")
-    if listed("/proc/self/fd") > descriptors:
-        raise Unfit("a plugin has opened a file or a connection and keeps it")
-    if sys.gettrace() is not None or sys.getprofile() is not None:
-        raise Unfit("the interpreter is traced from its start")
-    monitoring = getattr(sys, "monitoring", None)
-    if monitoring and any(monitoring.get_tool(number) for number in range(6)):
-        raise Unfit("the interpreter is monitored from its start")
-
-
-def serve(requests: IO[bytes], answers: IO[bytes], imported: afresh.Imported) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes], imported: preload.Imported) -> None:
     """Fork a child for every request until the other end closes; an answer without a pid says that it was not possible."""
     waiting: Waiting | None = None
     for line in requests:
         request = json.loads(line)
         path = request.pop("ahead")
         is_ahead = path != ""
-        if is_ahead and not may_wait(ROOT / path, imported):
+        if is_ahead and not preload.may_wait(preload.ROOT / path, imported):
             continue
         if waiting and (is_ahead or waiting.request != request):
             forget(waiting)
@@ -245,13 +70,7 @@ def serve(requests: IO[bytes], answers: IO[bytes], imported: afresh.Imported) ->
             waiting = None
 
 
-def may_wait(path: Path, imported: afresh.Imported) -> bool:
-    """Say whether the child of a package comes to our plugin's gate before it imports anything of the project, or writes."""
-    is_early = NAMES_A_PLUGIN.search(settings_text([], path, *path.parents)) or "PYTEST_PLUGINS" in os.environ
-    return not (is_early or imported.said or imported.left)
-
-
-def fork(request: dict[str, Any], imported: afresh.Imported, ours: tuple[int, ...], *, is_ahead: bool) -> Waiting:
+def fork(request: dict[str, Any], imported: preload.Imported, ours: tuple[int, ...], *, is_ahead: bool) -> Waiting:
     """Fork a child, and a parent for it that goes when it is told to: the runner then adopts the child, and waits for it as for any other."""
     reader, writer = os.pipe()
     staying, leave = os.pipe()
@@ -316,13 +135,16 @@ def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as requests, os.fdopen(int(sys.argv[2]), "wb", buffering=0) as answers:
         arguments = sys.argv[3:]
         sys.argv = ["-m", *arguments]
-        descriptors = listed("/proc/self/fd")
+        descriptors = preload.listed("/proc/self/fd")
         try:
-            with recording() as imported:
-                preload(arguments, imported.left)
-            check_fit(descriptors)
+            with preload.recording() as imported:
+                preload.import_all(arguments, imported.left)
+            preload.check_fit(descriptors)
         except BaseException as error:  # noqa: BLE001  # whatever it is, a fresh interpreter shows it to whom it concerns
-            answer(answers, unfit=str(error) if isinstance(error, Unfit) else f"{type(error).__name__} in the warm interpreter: {error}")
+            answer(
+                answers,
+                unfit=str(error) if isinstance(error, preload.Unfit) else f"{type(error).__name__} in the warm interpreter: {error}",
+            )
             return
         gc.collect()
         gc.freeze()
