@@ -251,7 +251,7 @@ def _examine_server(checks: _Checks, settings: Settings, env: Env, *, is_externa
         for role in settings.test_roles:
             target = checks.ask(f"{role} database", lambda role=role: guard.prove(proof, role), f"{env.dsn(role).name!r} is ours to reset")  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             if target:
-                checks.ask(f"{role} rights", lambda target=target: guard.prove_rights(proof, target, connection), "are enough")  # type: ignore[misc]  # as above
+                checks.ask(f"{role} rights", lambda target=target: guard.prove_rights(proof, [target], connection), "are enough")  # type: ignore[misc]  # as above
         checks.ask(
             "extensions", lambda: streams.check_extensions(streams.plan(settings), connection), "the server has what the streams ask for"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -17,8 +17,7 @@ from harness.database import DatabaseRow, failing_as, literal, quoted
 from harness.errors import HarnessError, ResetFailed
 from harness.guard import Proof
 from harness.results import DatabaseReset, EndedSession
-from harness.settings import Settings
-from harness.targets import REPLACES, Dsn, SafeTarget, Stamp
+from harness.targets import REPLACES, SafeTarget, Stamp
 from harness.templates import Recipe
 
 if TYPE_CHECKING:
@@ -66,14 +65,6 @@ class Work:
         now = time.perf_counter()
         self.phases[phase] = round((now - self.clock) * 1000, 1)
         self.clock = now
-
-
-def crew_for(settings: Settings, maintenance: Dsn, names: Sequence[str]) -> Crew:
-    """Return who resets the databases `names`, beside the holder's session.
-
-    Commands run one after another: a signal has to reach the one that is at work.
-    """
-    return Crew(names, None if any(stream.command for stream in settings.streams) else maintenance)
 
 
 def reset(connection: Connection, order: Order, crew: Crew, *, say: Callable[[str], None]) -> list[DatabaseReset]:

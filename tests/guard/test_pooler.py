@@ -17,8 +17,8 @@ import pytest
 from tests.builders import SampleRepository, ScratchCluster, Sentinel, untouched
 from tests.guard.conftest import verdict
 
-PORT_OFFSET = 20_000
-"""What is added to the cluster's own port, which is leased: two pools never meet either."""
+PORT_OFFSET = 10_000
+"""What is added to the cluster's own port, which is leased: two pools never meet either, nor a port that the system hands out."""
 
 
 class Pooler:

@@ -19,7 +19,7 @@ from harness.targets import Dsn, SafeTarget
 def take(connection: Connection, proof: Proof, dsn: Dsn, plan: streams.Plan) -> None:
     target = {target}
     reset.stamp(connection, target, worktree="", repository="")
-    guard.prove_rights(proof, target, connection)
+    guard.prove_rights(proof, [target], connection)
     targets: tuple[SafeTarget, ...] = (target,)
 """
 
