@@ -69,8 +69,8 @@ MUTATIONS = (
         "the lock is dropped",
         (
             (
-                '        while connection.execute(f"{comment} SELECT pg_try_advisory_lock(',
-                '        while "" and connection.execute(f"{comment} SELECT pg_try_advisory_lock(',
+                "    while finding := _finding(connection, attempt):\n",
+                "    while (finding := _finding(connection, attempt)) and False:\n",
             ),
         ),
         f"{ISOLATION}::test_no_interleaving_of_two_runs",
@@ -163,8 +163,8 @@ MUTATIONS = (
         "databases that exist are not reset",
         (
             (
-                "    databases = reset.reset(run.conn",
-                "    databases = [] if all(target.oid for target in run.targets) else reset.reset(run.conn",
+                "    return reset.reset(run.conn",
+                "    return [] if all(target.oid for target in run.targets) else reset.reset(run.conn",
             ),
         ),
         f"{PRISTINE}::test_full_suite_twice_in_a_row",
