@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.specification.mission import APPLICATION, Mission, Observation, mission_in, scratch_folder, wait_until
+from tests.specification.mission import APPLICATION, TEST, Mission, Observation, mission_in, scratch_folder, wait_until
 from tests.specification.observer import rows
 
 
@@ -68,6 +68,8 @@ def live_run(mission: Mission) -> LiveRun:
         oid, before, rounds = mission.oids()["hangar"], rows(url), mission.rounds()
         session.execute("INSERT INTO work SELECT 'before' FROM platform.organisations WHERE slug = 'apollo'")
         mission.harness("reset", "--fresh").expect(0)
+        with mission.connect(TEST, application_name="left open"):
+            mission.harness("reset").expect(0, "left open")
         session.execute("INSERT INTO work SELECT 'between' FROM platform.organisations WHERE slug = 'apollo'")
         document = mission.document("test", "--e2e", code=None, env=mission.watch())
         session.execute("INSERT INTO work SELECT 'after' FROM platform.organisations WHERE slug = 'apollo'")
