@@ -98,6 +98,7 @@ MUTATIONS = (
                 "    FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid WHERE a.datid = ANY(%(oids)s) AND {_CLIENTS}",
                 "    FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid WHERE (a.datid = ANY(%(oids)s) OR a.application_name !~ 'harness') AND {_CLIENTS}",
             ),
+            ("            if on_ended and row[5]:\n", "            if on_ended and row[5] and row[0] in wanted:\n"),
         ),
         f"{ISOLATION}::test_application_left_alone",
         "terminating connection",
