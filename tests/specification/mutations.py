@@ -61,6 +61,10 @@ MUTATIONS = (
             ),
             ("for package in chosen if is_possible(fork=settings.run.fork) else ():", "for package in ():"),
             ("        roots = _children() - self._before - {self.pid}\n", "        roots: set[int] = set()\n"),
+            (
+                "    previous = signal.signal(signal.SIGCHLD",
+                "    yield  # a thread of the mutant's may handle no signal\n    return\n    previous = signal.signal(signal.SIGCHLD",
+            ),
         ),
         f"{ISOLATION}::test_no_interleaving",
         "assert [('",
