@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness import database
+from harness.background import Background
 from harness.errors import HarnessError
 from harness.lock import worker_key
+from harness.process import signals_deferred
 from harness.targets import Dsn
 
 if TYPE_CHECKING:
@@ -23,36 +25,44 @@ PATIENCE = 0.05
 """Seconds between two attempts to take a lock, or to cancel what an interrupted job is at."""
 
 
+class AbandonedError(Exception):
+    """Nobody waits for the session any more."""
+
+
 class Opening:
     """A session that is being opened in the background."""
 
     def __init__(self, dsn: Dsn, purpose: str) -> None:
+        self._lock = threading.Lock()
         self._session: Connection | None = None
-        self._failure: BaseException | None = None
-        self._is_closed = False
+        self._is_abandoned = False
         # A daemon: nobody waits for a server that does not answer when the run is over.
-        self._thread = threading.Thread(target=self._open, args=[dsn, purpose], daemon=True)
-        self._thread.start()
+        self._opening = Background(partial(self._open, dsn, purpose), daemon=True)
 
-    def _open(self, dsn: Dsn, purpose: str) -> None:
-        try:
-            self._session = database.connect(dsn, purpose=purpose)
-        except BaseException as error:  # noqa: BLE001  # raised again where the session is asked for
-            self._failure = error
-        if self._is_closed:
-            self.close()
+    def _open(self, dsn: Dsn, purpose: str) -> Connection:
+        session = database.connect(dsn, purpose=purpose)
+        with self._lock:
+            if not self._is_abandoned:
+                self._session = session
+                return session
+        session.close()
+        raise AbandonedError
 
     def session(self) -> Connection:
-        """Return the session once it is open; raises what `database.connect` raises."""
-        self._thread.join()
-        if self._session is None:
-            assert self._failure is not None  # noqa: S101  # one of the two is there
-            raise self._failure
-        return self._session
+        """Return the session once it is open; raises what `database.connect` raises, and AbandonedError."""
+        while not self._opening.wait(PATIENCE):
+            if self._is_abandoned:
+                raise AbandonedError
+        return self._opening.result()
+
+    def abandon(self) -> None:
+        """Wait no longer for a session that is not open yet, nor let it be opened."""
+        with self._lock:
+            self._is_abandoned = True
 
     def close(self) -> None:
-        """Close the session, at the latest when it is open."""
-        self._is_closed = True
+        """Close the session; one that is not open yet is abandoned."""
+        self.abandon()
         if self._session is not None:
             self._session.close()
 
@@ -67,8 +77,7 @@ class Crew:
         self._names = names
         self._dsn = dsn if len(names) > 1 else None
         self._others: list[Opening] = []
-        self._failures: list[BaseException] = []
-        self._preparing: threading.Thread | None = None
+        self._preparing: Background[None] | None = None
         self._is_closing = False
 
     def call(self) -> None:
@@ -83,7 +92,7 @@ class Crew:
         """
         self.call()
         if self._others:
-            self._preparing = self._started(partial(self._prepare, prelude))
+            self._preparing = Background(partial(self._prepare, prelude))
 
     def _prepare(self, prelude: Job) -> None:
         sessions = [other.session() for other in self._others]
@@ -94,19 +103,8 @@ class Crew:
                 time.sleep(PATIENCE)
         prelude(sessions[-1])
 
-    def _started(self, step: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=self._caught, args=[step])
-        thread.start()
-        return thread
-
-    def _caught(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except BaseException as error:  # noqa: BLE001  # raised again in the main thread
-            self._failures.append(error)
-
     def run(self, own: Connection, jobs: Sequence[Job], *, on_interrupt: Callable[[Connection], object]) -> None:
-        """Run one job per database at once, the first on the caller's `own` session, each to its end; then raise the first failure.
+        """Run one job per database at once, the first on the caller's `own` session, each to its end; then raise the first one's failure.
 
         A signal cancels what is at work in the server, and calls `on_interrupt` with a session of its own, until every
         job has ended.
@@ -116,46 +114,41 @@ class Crew:
                 job(own)
             return
         if self._preparing:
-            self._preparing.join()
-        self._raise()
+            self._preparing.result()
         sessions = [own, *(other.session() for other in self._others)]
-        threads: list[threading.Thread] = []
+        working: list[Background[object]] = []
         try:
-            for job, session in zip(jobs, sessions, strict=True):
-                threads.append(self._started(partial(job, session)))
-            for thread in threads:
-                thread.join()
+            with signals_deferred():
+                for job, session in zip(jobs, sessions, strict=True):
+                    working.append(Background(partial(job, session)))
+            for one in working:
+                one.wait()
         except BaseException:
-            self._stop(threads, sessions, self._dsn, on_interrupt)
+            _stop(working, sessions, self._dsn, on_interrupt)
             raise
-        self._raise()
-
-    def _raise(self) -> None:
-        if self._failures:
-            failure, self._failures = self._failures[0], []
-            raise failure
-
-    def _stop(
-        self,
-        threads: Sequence[threading.Thread],
-        sessions: Sequence[Connection],
-        dsn: Dsn,
-        on_interrupt: Callable[[Connection], object],
-    ) -> None:
-        while any(thread.is_alive() for thread in threads):
-            for session in sessions:
-                with suppress(database.Error):
-                    session.cancel_safe()
-            with suppress(database.Error, HarnessError), database.connect(dsn, purpose="reset") as session:
-                on_interrupt(session)
-            for thread in threads:
-                thread.join(PATIENCE)
+        for one in working:
+            one.result()
 
     def close(self) -> None:
         """Close the added sessions; a later `call` opens others."""
         self._is_closing = True
+        for other in self._others:
+            other.abandon()
         if self._preparing:
-            self._preparing.join()
+            self._preparing.wait()
         for other in self._others:
             other.close()
-        self._others, self._failures, self._preparing, self._is_closing = [], [], None, False
+        self._others, self._preparing, self._is_closing = [], None, False
+
+
+def _stop(
+    working: Sequence[Background[object]], sessions: Sequence[Connection], dsn: Dsn, on_interrupt: Callable[[Connection], object]
+) -> None:
+    while not all(one.is_over for one in working):
+        for session in sessions:
+            with suppress(database.Error):
+                session.cancel_safe()
+        with suppress(database.Error, HarnessError), database.connect(dsn, purpose="reset") as session:
+            on_interrupt(session)
+        for one in working:
+            one.wait(PATIENCE)

@@ -13,6 +13,8 @@ from harness.results import EndedSession
 if TYPE_CHECKING:
     from harness.database import Connection
 
+OnEnded = Callable[[int, EndedSession], object]
+"""Told the oid of the database and the session of somebody that was ended on it."""
 QUIET_TIMEOUT = 15.0
 """Seconds until sessions that were asked to end must be gone."""
 PAUSE = 0.001
@@ -123,7 +125,7 @@ def sessions(connection: Connection, names: Iterable[str]) -> list[tuple[str, En
     return [(row[0], EndedSession(*row[1:])) for row in rows]
 
 
-def quiet(connection: Connection, oids: Iterable[int], *, on_ended: Callable[[int, EndedSession], object] | None = None) -> None:
+def quiet(connection: Connection, oids: Iterable[int], *, on_ended: OnEnded | None = None) -> None:
     """End every client session on the databases and wait, by the millisecond, until none is left.
 
     Polls by itself: renames, drops and clones wait for other sessions in steps of 100 ms; and ends anew in each turn, since
@@ -146,14 +148,14 @@ def quiet(connection: Connection, oids: Iterable[int], *, on_ended: Callable[[in
         time.sleep(PAUSE)
 
 
-def persistently(connection: Connection, oids: Sequence[int], statement: str) -> None:
+def persistently(connection: Connection, oids: Sequence[int], statement: str, *, on_ended: OnEnded | None = None) -> None:
     """Execute a statement that needs the databases quiet; whenever sessions came in meanwhile, end them and try again.
 
     Raises the server's error when the databases are still in use after 15 seconds.
     """
     deadline = time.monotonic() + QUIET_TIMEOUT
     while not _executed(connection, statement, or_fail=time.monotonic() > deadline):
-        quiet(connection, oids)
+        quiet(connection, oids, on_ended=on_ended)
 
 
 def _executed(connection: Connection, statement: str, *, or_fail: bool) -> bool:

@@ -129,16 +129,17 @@ def check(work: Work) -> None:
 def swap(work: Work) -> None:
     """Close the old databases, end their sessions, and change all names in one transaction."""
     work.old = _proven_oids(work)
-    names = {oid: name for name, oid in work.old.items()}
-    roles = {recipe.name: recipe.target.role for recipe in work.recipes}
+    roles = {work.old[recipe.name]: recipe.target.role for recipe in work.recipes if recipe.name in work.old}
+
+    def on_ended(oid: int, session: EndedSession) -> None:
+        _note(work.ended[roles[oid]], session)
+
     with failing_as("the new databases cannot take their names"):
         if work.old:
             work.connection.execute("; ".join(f"ALTER DATABASE {quoted(name)} ALLOW_CONNECTIONS false" for name in work.old).encode())
-            # Closed now: what is found, or not found, stays so.
+            # Closed now: nobody comes in any more, but for a session that was just starting; that one appears late.
             if work.clearance.check(work.old):
-                obstacles.quiet(
-                    work.connection, work.old.values(), on_ended=lambda oid, session: _note(work.ended[roles[names[oid]]], session)
-                )
+                obstacles.quiet(work.connection, work.old.values(), on_ended=on_ended)
         statements = []
         for recipe in work.recipes:
             name, new = recipe.name, recipe.new
@@ -150,7 +151,7 @@ def swap(work: Work) -> None:
             statements.append(f"ALTER DATABASE {quoted(new)} RENAME TO {quoted(name)}")
             statements.append(f"COMMENT ON DATABASE {quoted(name)} IS {literal(recipe.stamp.text())}")
         # Without BEGIN one string is one transaction that no error leaves open.
-        obstacles.persistently(work.connection, list(work.old.values()), "; ".join(statements))
+        obstacles.persistently(work.connection, list(work.old.values()), "; ".join(statements), on_ended=on_ended)
 
 
 def _proven_oids(work: Work) -> dict[str, int]:

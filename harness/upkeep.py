@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from harness import database, lock, session
+from harness.background import Background
 from harness.report import Reporter
 from harness.residue import Residue
 from harness.results import PackageResult
@@ -31,6 +31,7 @@ class Upkeep:
 
     def __init__(self, run: Opened, reporter: Reporter) -> None:
         self._policy = run.settings.run.residue
+        self._sign = partial(lock.sign, run.connection, run.settings.root)
         self._reporter = reporter
         self._names = {target.role: target.dsn.name for target in run.targets}
         self._watches: dict[str, Watch] = {}
@@ -41,7 +42,6 @@ class Upkeep:
             clears = run.own_cluster and run.settings.stack.createdb
             self._watches[target.role] = Watch(dsn, target.dsn.user, run.connection, shared=not run.own_cluster, clears=clears)
             self._watches[target.role].begin()
-        lock.sign(run.connection, run.settings.root)
 
     @contextmanager
     def isolating(self, run: Opened, packages: Sequence[Package], *, salt: str) -> Iterator[None]:
@@ -59,12 +59,14 @@ class Upkeep:
             self._watches[role].expect(name_beside("new", self._names[role]))
 
     def before(self, package: Package) -> None:
-        """Put a pristine database in place of the one that an earlier package used."""
+        """Put a pristine database in place of the one that an earlier package used, and say for others who is at work on it."""
         isolation = self._isolations.get(package.role)
         if isolation and isolation.renew() and package.role in self._watches:
             self._watches[package.role].renew()
         if isolation:
             isolation.start()
+        with suppress(database.Error):  # a session that is lost is told of at the run's end
+            self._sign()
 
     def after(self, package: Package, result: PackageResult) -> PackageResult:
         """Look at what the package left; tell it, and let the package fail for it, as harness.toml says."""
@@ -86,43 +88,32 @@ class _Isolation:
 
     def __init__(self, connection: Connection, spare: Spare, packages: int, expect: Callable[[], None]) -> None:
         self._connection, self._spare, self._left, self._expect = connection, spare, packages, expect
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._making: Background[None] | None = None
 
     def start(self) -> None:
         """Begin with the next database, if a package may come that needs it."""
         self._left -= 1
         if self._left > 0:
-            self._thread = threading.Thread(target=self._prepare)
-            self._thread.start()
+            self._making = Background(self._prepare)
 
     def _prepare(self) -> None:
-        try:
-            self._spare.prepare()
-            self._expect()
-        except BaseException as error:  # noqa: BLE001  # raised again in the main thread
-            self._failure = error
+        self._spare.prepare()
+        self._expect()
 
     def renew(self) -> bool:
         """Put the next database in place; False for the first package, whose database is pristine already."""
-        if self._thread is None:
+        if self._making is None:
             return False
-        self._thread.join()
-        self._thread = None
-        if self._failure:
-            raise self._failure
+        self._making.result()  # till then it is for `stop` to end
+        self._making = None
         self._spare.publish()
         return True
 
     def stop(self) -> None:
         """Cancel what is being made, after a signal or a failure, and wait for its end."""
-        while self._thread is not None and self._thread.is_alive():
-            self._thread.join(PATIENCE)
-            if self._thread.is_alive():
-                try:
-                    self._connection.cancel_safe()
-                except database.Error:
-                    continue
+        while self._making is not None and not self._making.wait(PATIENCE):
+            with suppress(database.Error):
+                self._connection.cancel_safe()
 
 
 def residue_of(result: PackageResult) -> Residue | None:

@@ -163,6 +163,8 @@ def test_a_failing_migration_leaves_the_previous_databases_as_they_were(
     assert state(reset_once) == before
 
 
+SWAPPING = ("after the old ones were closed", "before the swap")
+"""These come first only where the template stands and somebody is connected."""
 STEPS: dict[str, Callable[[], tuple[Any, str]]] = {
     "after the old ones were closed": lambda: (obstacles, "quiet"),
     "before the swap": lambda: (obstacles, "persistently"),
@@ -178,21 +180,24 @@ def test_an_exception_at_any_step_leaves_either_the_old_or_the_new(
 ) -> None:
     """And for both databases the same."""
     reset_once.migration("0002_more.sql", "CREATE TABLE more();")
+    inside = Inside(reset_once)
+    if step in SWAPPING:
+        inside.reset()
     before = state(reset_once)
     module, name = STEPS[step]()
-    original, calls = getattr(module, name), []
+    original, open_then = getattr(module, name), list[bool]()
 
     def broken(*arguments: Any, **named: Any) -> Any:
-        calls.append(name)
-        if len(calls) == 1:
+        open_then.append(scratch_cluster.value("SELECT bool_or(datallowconn) FROM pg_database WHERE datname IN ('shop_test', 'shop_e2e')"))
+        if len(open_then) == 1:
             raise failure(step)
         return original(*arguments, **named)
 
-    inside = Inside(reset_once)
     monkeypatch.setattr(module, name, broken)
-    with pytest.raises(failure, match=step):
+    with scratch_cluster.connect("dev", "shop_test"), pytest.raises(failure, match=step):
         inside.reset()
     after = state(reset_once)
+    assert open_then[0] == (step not in SWAPPING)
     if "drop" in step:
         assert all(after[name] != before[name] for name in ("shop_test", "shop_e2e"))
         assert_fresh(scratch_cluster, "shop_test", tables={"public.item", "public.more"})

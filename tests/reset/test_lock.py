@@ -43,6 +43,25 @@ def test_a_reset_during_a_run_waits_says_who_holds_it_and_ends_no_session_of_it(
     reset_once.run("reset", "--no-wait").expect(0)
 
 
+def test_a_run_names_itself_whole_during_every_package(reset_once: SampleRepository) -> None:
+    """Looking at what a package left asks the server other things: the next one's mark is the whole path again, too long for a session's name."""
+    settings = (reset_once.root / "harness.toml").read_text()
+    reset_once.settings(settings.replace('test = ["tests/orders"]', 'test = ["tests/orders", "tests/second"]'))
+    reset_once.package(
+        "tests/second",
+        "import pathlib, time\ndef test_it():\n    pathlib.Path('begun').touch()\n    while not pathlib.Path('goes').exists(): time.sleep(0.01)\n",
+    )
+    process = reset_once.start("test")
+    begun, deadline = reset_once.root / "begun", time.monotonic() + 30
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    reset_once.run("reset", "--no-wait").expect(4, f"of worktree {str(reset_once.root)!r} since")
+    (reset_once.root / "goes").touch()
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stdout + stderr
+
+
 def test_a_waiting_reset_goes_on_when_the_holder_has_ended(reset_once: SampleRepository) -> None:
     """It takes the lock and is pristine."""
     with Inside(reset_once).opened():

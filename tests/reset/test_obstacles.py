@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import obstacles, reset
+from harness.clearance import Clearance
 from harness.errors import ResetFailed
 from tests.builders import SampleRepository, ScratchCluster, assert_fresh, untouched
 from tests.reset.inside import Inside, leftovers, state
@@ -58,6 +59,16 @@ def test_a_pool_that_comes_back_at_once_does_not_block_a_reset(
             reset_once.run("reset", timeout=30).expect(0, "ended", "pool")
             assert_fresh(scratch_cluster, "shop_test", before=before)
     assert leftovers(reset_once) == []
+
+
+def test_a_session_that_appears_late_is_ended_and_named(
+    reset_once: SampleRepository, scratch_cluster: ScratchCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was just starting when its database was closed, and was not seen then."""
+    monkeypatch.setattr(Clearance, "check", lambda *_: False)
+    with scratch_cluster.connect("dev", "shop_test", application_name="late"):
+        done = Inside(reset_once).reset()
+    assert [[session.application for session in one.ended] for one in done] == [["late"], []]
 
 
 def test_a_session_on_the_new_database_is_told_in_one_line(
