@@ -228,9 +228,9 @@ def test_a_half_built_template_is_never_under_a_templates_name(
     seen: list[list[str]] = []
     persistently = obstacles.persistently
 
-    def watched(connection: Any, oids: Any, statement: str) -> None:
+    def watched(*given: Any, **named: Any) -> None:
         seen.append(within.templates(reset_once))
-        persistently(connection, oids, statement)
+        persistently(*given, **named)
 
     before = within.templates(reset_once)
     reset_once.migration("0002_more.sql", "CREATE TABLE more();")
