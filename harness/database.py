@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.errors import Refusal, ResetFailed, StackFailure, UsageError, redact
-from harness.targets import Dsn, Identity, Stamp, read_stamp
+from harness.errors import Refusal, ResetFailed, StackFailure, redact
+from harness.targets import Dsn, Identity, Stamp, check_parameters, read_stamp
 
 if TYPE_CHECKING:
     import psycopg
@@ -146,25 +146,20 @@ def _explain(dsn: Dsn, given: dict[str, str], error: Exception, *, late: bool, r
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
 
+    check_parameters(dsn)
     text = redact(" ".join(str(error).split()))
-    if PGconn.ping(make_conninfo(**given).encode()) == Ping.NO_ATTEMPT:
-        raise UsageError(
-            f"{dsn.label}: {text}", next=f"Mend {_options(dsn) or 'its parameters'}: nothing was asked of a server."
-        ) from error
     # By its address alone: a server without SSL answers, though not to one who requires it.
     ping = PGconn.ping(make_conninfo(**{key: given[key] for key in _ADDRESS if key in given}).encode())
     if ping == Ping.REJECT and late:
         raise ResetFailed(f"{dsn.label}: {text}", next="Wait until the server has started.") from error
     if ping == Ping.OK and refused:
-        named = ", ".join(["role", "password", *([_options(dsn)] if dsn.extra else [])])
-        raise Refusal(f"{dsn.label}: the server says no: {text}", next=f"Mend the {named} or database it names.") from error
+        named = ", ".join(["role", "password", *(key for key, _ in dsn.extra if key not in _OURS)])
+        raise Refusal(
+            f"{dsn.label}: the server says no: {text}", next=f"Mend the {named} or database it names, or the limit it has reached."
+        ) from error
     if ping in (Ping.NO_RESPONSE, Ping.NO_ATTEMPT):
         raise _nobody(dsn, text) from error
     return ping == Ping.OK
-
-
-def _options(dsn: Dsn) -> str:
-    return ", ".join(key for key, _ in dsn.extra if key not in _OURS)
 
 
 def _nobody(dsn: Dsn, text: str) -> StackFailure:

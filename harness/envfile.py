@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.errors import UsageError
 from harness.settings import BOOTSTRAP, ENV_FILE, ROLES, Settings
-from harness.targets import HIDDEN, Dsn, parse_dsn
+from harness.targets import HIDDEN, Dsn, check_parameters, parse_dsn
 
 WORKTREE = "HARNESS_WORKTREE"
 _RUN = f"Run {BOOTSTRAP}."
@@ -57,6 +57,8 @@ def load(settings: Settings, shell: Mapping[str, str]) -> Env:
     variables = {database.role: database.variable for database in settings.databases}
     dsns = {role: parse_dsn(variable, values[variable]) for role, variable in variables.items() if variable in values}
     application = _shell_application(variables["application"], dsns.get("application"), shell)
+    for dsn in (*dsns.values(), *([application] if application else [])):
+        check_parameters(dsn)
     warnings = [_difference(dsn, shell.get(dsn.variable, "")) for role, dsn in dsns.items() if role != "application"]
     if application and "application" in dsns:
         warnings.insert(0, _differs(dsns["application"], application.where))

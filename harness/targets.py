@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from harness.errors import UsageError, conceal
+from harness.errors import UsageError, conceal, redact
 
 NAME_LIMIT = 63
 """PostgreSQL cuts a longer identifier with a NOTICE, and then names another database."""
@@ -186,6 +187,24 @@ def _port(variable: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= MAX_PORT:
         raise UsageError(f"{variable} has no usable port", next=f"Write {_SHAPE}; {_ENCODE}")
     return int(text)
+
+
+def check_parameters(dsn: Dsn) -> None:
+    """Raise UsageError for a parameter whose value no connection could be opened with; asks libpq, and no server."""
+    if not dsn.extra:
+        return
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    nowhere = make_conninfo(host=os.devnull, **dict(dsn.extra)).encode()  # nothing is below it: libpq goes no further than the values
+    finding = PGconn.connect_start(nowhere).get_error_message() if PGconn.ping(nowhere) == Ping.NO_ATTEMPT else ""
+    seconds = dict(dsn.extra).get("connect_timeout", "0")
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", seconds):  # psycopg reads it, not libpq
+        finding = f"connect_timeout {seconds!r} is no number of seconds"
+    if finding:
+        raise UsageError(
+            f"{dsn.label}: {redact(' '.join(finding.split()))}", next=f"Mend that parameter in {dsn.variable}: no server was asked."
+        )
 
 
 def _operating_system_user() -> str:

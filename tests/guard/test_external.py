@@ -148,7 +148,9 @@ def test_a_role_that_may_not_come_in(standing_alone: tuple[SampleRepository, Scr
         repository.env_file()
         cluster.execute("ALTER ROLE dev NOLOGIN")
         repository.run("reset").expect(3, "MAINTENANCE_DATABASE_URL", "dev")
-        cluster.execute("ALTER ROLE dev LOGIN")
+        cluster.execute("ALTER ROLE dev LOGIN CONNECTION LIMIT 0")
+        repository.run("reset").expect(3, "MAINTENANCE_DATABASE_URL", "or the limit it has reached.")
+        cluster.execute("ALTER ROLE dev CONNECTION LIMIT -1")
     repository.run("reset").expect(0)
 
 
@@ -161,3 +163,4 @@ def test_a_parameter_of_the_dsn_that_the_server_or_libpq_refuses(standing_alone:
             with untouched(cluster, *DATABASES):
                 done = repository.run("reset", "--fresh").expect(code, variable, parameter.partition("=")[0])
             assert "no server answers" not in done.output
+            assert code != 2 or "harness_new_" not in done.output

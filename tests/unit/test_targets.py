@@ -19,6 +19,7 @@ from harness.targets import (
     SafeTarget,
     Stamp,
     check_name,
+    check_parameters,
     derived_name,
     is_derived,
     parse_dsn,
@@ -158,6 +159,28 @@ def test_the_user_is_never_taken_from_the_environment(monkeypatch: pytest.Monkey
     assert dsn.parameters() == {"host": "h", "port": "5432", "user": "dev", "dbname": "t"}
     with pytest.raises(UsageError, match="names no database"):
         parse_dsn("TEST_DATABASE_URL", "postgresql://dev@h")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "finding"),
+    [
+        ("sslmode=maybe", 'invalid sslmode value: "maybe"'),
+        ("target_session_attrs=any&channel_binding=perhaps", 'invalid channel_binding value: "perhaps"'),
+        ("sslmode=disable&connect_timeout=soon", "connect_timeout 'soon' is no number of seconds"),
+        ("connect_timeout=1.5", "connect_timeout '1.5' is no number of seconds"),
+    ],
+)
+def test_a_parameter_that_no_connection_can_be_opened_with_is_told_before_one_is_tried(parameters: str, finding: str) -> None:
+    """It is named with its value, under the name that test/.env has."""
+    with pytest.raises(UsageError) as caught:
+        check_parameters(parse_dsn("TEST_DATABASE_URL", f"postgresql://dev@h:1/t?{parameters}"))
+    assert caught.value.message == f"TEST_DATABASE_URL (h:1/t): {finding}"
+
+
+def test_a_parameter_that_only_a_server_can_judge_is_left_to_it() -> None:
+    """As are those with a value that is right."""
+    right = "sslmode=require&connect_timeout=%203%20&target_session_attrs=standby&options=-cnonsense%3D1&keepalives=1&application_name=a"
+    check_parameters(parse_dsn("TEST_DATABASE_URL", f"postgresql://dev@h:1/t?{right}"))
 
 
 def test_a_dsn_without_user_is_the_operating_systems() -> None:
