@@ -22,7 +22,7 @@ def init(_context: Context, source: str = "", dry_run: bool = False, json: str =
     with boundary("init", json_to=json) as outcome:
         from pathlib import Path
 
-        from harness import onboarding, terrain, worktree
+        from harness import onboarding, requirements, terrain, worktree
         from harness.results import encode
         from harness.settings import BOOTSTRAP
         from harness.survey import survey
@@ -30,7 +30,7 @@ def init(_context: Context, source: str = "", dry_run: bool = False, json: str =
         ground = terrain.Terrain(terrain.top(Path.cwd().resolve()))
         worktree.prove_own_tasks(ground.root)
         found = survey(ground)
-        planned = onboarding.files(ground, found, onboarding.source_line(ground.root, source))
+        planned = onboarding.files(ground, found, requirements.source_line(ground.root, source))
         for note in found.notes:
             say(f"seen: {note}")
         for file in planned:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness import onboarding, settings
+from harness import onboarding, requirements, settings
 from harness.errors import UsageError
-from harness.onboarding import REQUIREMENTS, source_line
+from harness.onboarding import REQUIREMENTS
+from harness.requirements import source_line
 from harness.settings import BOOTSTRAP
 from harness.survey import Found, survey
 from harness.terrain import Terrain, top
@@ -230,8 +231,50 @@ base = ["httpx"]
 test = ["My_Shop[web]", "pytest>=8", {include-group = "base"}, {include-group = "test"}]
 """
     terrain = laid(tmp_path, {"pyproject.toml": pyproject, "requirements.txt": "", "requirements-dev.txt": "", "tests/test_a.py": ""})
-    lines = onboarding.requirements(terrain, survey(terrain), "pgharness==1").splitlines()[1:]
+    lines = requirements.text(terrain, survey(terrain), "pgharness==1").splitlines()[1:]
     assert lines == ["pgharness==1", "pytest>=8", "httpx", "-r ../requirements.txt", "-r ../requirements-dev.txt", "-e .[web]"]
+
+
+POETRY = """
+[tool.poetry]
+name = "shop"
+[tool.poetry.dependencies]
+python = "^3.11"
+httpx = "^0.27"
+[tool.poetry.group.test.dependencies]
+pytest = "^8"
+Pytest_Cov = {version = "^5", extras = ["toml"]}
+numpy = "*"
+ours = {path = "libs/ours", develop = true}
+theirs = {git = "https://git.example/theirs.git", tag = "v1"}
+wheel = {url = "https://files.example/wheel.whl"}
+[tool.poetry.group.dev.dependencies]
+ruff = "*"
+"""
+LOCK = """
+package = [
+  {name = "pytest", version = "8.1.2"}, {name = "pytest-cov", version = "5.0.1"},
+  {name = "numpy", version = "1.26"}, {name = "numpy", version = "2.1"}, {name = "httpx", version = "0.27.2"},
+]
+"""
+
+
+def test_poetrys_group_goes_by_its_lock(tmp_path: Path) -> None:
+    """Each in its locked version; where that is one of several, or there is no lock, pip chooses."""
+    terrain = laid(tmp_path / "locked", {"pyproject.toml": POETRY, "poetry.lock": LOCK, "tests/test_a.py": ""})
+    rest = ["-e ./libs/ours", "theirs @ git+https://git.example/theirs.git@v1", "wheel @ https://files.example/wheel.whl"]
+    lines = requirements.text(terrain, survey(terrain), "pgharness==1").splitlines()[1:]
+    assert lines == ["pgharness==1", "pytest==8.1.2", "Pytest_Cov[toml]==5.0.1", "numpy", *rest, "-e ."]
+    terrain = laid(tmp_path / "free", {"pyproject.toml": POETRY, "tests/test_a.py": ""})
+    lines = requirements.text(terrain, survey(terrain), "pgharness==1").splitlines()[1:]
+    assert lines == ["pgharness==1", "pytest", "Pytest_Cov[toml]", "numpy", *rest, "-e ."]
+
+
+def test_a_poetry_project_that_is_no_package_gets_its_dependencies(tmp_path: Path) -> None:
+    """It cannot be installed itself; the older name of its group counts too."""
+    text = '[tool.poetry]\npackage-mode = false\n[tool.poetry.dependencies]\npython = "*"\nhttpx = "*"\n[tool.poetry.dev-dependencies]\npytest = "*"\n'
+    terrain = laid(tmp_path, {"pyproject.toml": text, "tests/test_a.py": ""})
+    assert requirements.text(terrain, survey(terrain), "pgharness==1").splitlines()[1:] == ["pgharness==1", "httpx", "pytest"]
 
 
 def test_dry_run_writes_nothing_and_shows_all(adopter: Adopter) -> None:
