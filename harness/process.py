@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn, Protocol
@@ -190,12 +190,13 @@ def signals_deferred() -> Iterator[None]:
     def hold(signum: int, _frame: FrameType | None) -> None:
         held.append(signum)
 
-    handlers = {signum: signal.signal(signum, hold) for signum in STOP_SIGNALS}
     try:
-        yield
+        # A stack: all handlers come back, also when one that is back already raises.
+        with ExitStack() as restored:
+            for signum in STOP_SIGNALS:
+                restored.callback(signal.signal, signum, signal.signal(signum, hold) or signal.SIG_DFL)
+            yield
     finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         if held:
             signal.raise_signal(held[0])
 

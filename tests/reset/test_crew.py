@@ -37,11 +37,14 @@ def test_after_a_signal_nothing_is_at_work_any_more(scratch_cluster: ScratchClus
 
     with database.connect(dsn, purpose="reset") as own:
         crew.begin(lambda _: None)
+        # Who starts the tests in a shell's background has SIGINT ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with pytest.raises(KeyboardInterrupt):
                 crew.run(own, [long, lambda _: None], on_interrupt=lambda _: None)
             assert ended.is_set()
         finally:
+            signal.signal(signal.SIGINT, before)
             crew.close()
     assert cancelled == ["57014"] * 3
 
