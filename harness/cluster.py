@@ -110,6 +110,11 @@ def up(
 
 
 def _check_names(settings: Settings) -> None:
+    if "\n" in str(settings.root):
+        raise UsageError(
+            f"the worktree's path {str(settings.root)!r} has a line break, and PostgreSQL's own files could not hold it",
+            next="Move the worktree.",
+        )
     for role, name in datafolder.names(settings).items():
         if name.startswith("pg_"):
             raise UsageError(
@@ -282,14 +287,17 @@ def down(settings: Settings) -> bool:
     """Stop this worktree's cluster and keep its data; False when it did not run."""
     with leases.alone(settings.root):
         data = datafolder.find(settings)
-        record = datafolder.read_record(data)
+        try:
+            record = datafolder.read_record(data)
+        except StackFailure:
+            record = None  # the lease knows the server too
         if record and datafolder.is_copy(settings, record):
             return False
         found = postmaster.running(data, record.process) if record else None
         lease = leases.read(settings.root)
         stopped = bool(record and found and launch.stop(settings, data, record, found))
         if lease and not found:
-            stopped = postmaster.stop(lease.pid, lease.started, lease.data, at_once=True)
+            stopped = postmaster.stop(lease.pid, lease.started, lease.data, at_once=not data.is_dir())
         if lease and lease.pid:
             leases.save(lease._replace(pid=0, started=""))
     return stopped

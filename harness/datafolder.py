@@ -95,7 +95,8 @@ def read_record(data: Path) -> Record | None:
         return None
     except (OSError, ValueError, TypeError) as error:
         raise StackFailure(
-            f"{path} cannot be read: {error}", next="Run the harness as the account that made it, or move the data folder away."
+            f"{path} cannot be read: {error}",
+            next="Run the harness as the account that made it; or run `inv stack-down` and move the data folder, with the application's database in it, away.",
         ) from error
 
 

@@ -51,7 +51,7 @@ _NO_MEMBER = "NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = '{0}'::regcl
 _OF_RELATIONS: Iterable[tuple[str, str]] = (
     (
         f"""ROW(relowner::regrole, {_rights("relacl", "CASE relkind WHEN 'S' THEN acldefault('s', relowner) ELSE acldefault('r', relowner) END")}, reloptions,
-               relpersistence, relrowsecurity, relforcerowsecurity, relreplident, relispartition,
+               relpersistence, relrowsecurity, relforcerowsecurity, relreplident, relispartition, relispopulated,
                pg_get_expr(relpartbound, oid), reltablespace)::text""",
         (
             "rel WHERE NOT (relkind = 'S' AND EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = rel.oid "
@@ -59,7 +59,8 @@ _OF_RELATIONS: Iterable[tuple[str, str]] = (
         ),
     ),
     (
-        """ROW(attname, atttypid::regtype, atttypmod, attnotnull, attidentity, attgenerated, coalesce(attacl, '{}'), attoptions, attcollation::regcollation,
+        """ROW(attname, atttypid::regtype, atttypmod, attnotnull, attidentity, attgenerated, coalesce(attacl, '{}'), attoptions, attcollation::regcollation, attstorage,
+               attstattarget, to_jsonb(a) -> 'attcompression',
                pg_get_expr(adbin, adrelid))::text""",
         (
             "rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped AND rel.relkind <> 'S' "
@@ -80,6 +81,7 @@ _OF_RELATIONS: Iterable[tuple[str, str]] = (
         "ROW(i.relname, i.reloptions, x.indisvalid, x.indisreplident, x.indisclustered, pg_get_indexdef(i.oid))::text",
         "rel JOIN pg_index x ON x.indrelid = rel.oid JOIN pg_class i ON i.oid = x.indexrelid",
     ),
+    ("ROW(objsubid, description)::text", "rel JOIN pg_description m ON m.classoid = 'pg_class'::regclass AND m.objoid = rel.oid"),
     ("ROW(inhparent::regclass)::text", "rel JOIN pg_inherits h ON h.inhrelid = rel.oid"),
     ("ROW(seqrelid::regclass, seqtypid::regtype, seqstart, seqincrement, seqmax, seqmin, seqcache, seqcycle)::text", "seq"),
 )
@@ -87,13 +89,13 @@ _OF_OTHERS = (
     (
         "CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE 'function' END",
         "p.oid::regprocedure::text",
-        f"""ROW(p.proowner::regrole, {_rights("p.proacl", "acldefault('f', p.proowner)")}, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE g::text END)::text""",
+        f"""ROW(obj_description(p.oid, 'pg_proc'), p.proowner::regrole, {_rights("p.proacl", "acldefault('f', p.proowner)")}, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) ELSE g::text END)::text""",
         f"pg_proc p LEFT JOIN pg_aggregate g ON g.aggfnoid = p.oid WHERE p.oid >= {FIRST_OF_ITS_OWN} AND {_NO_MEMBER.format('pg_proc', 'p')}",
     ),
     (
         "'type'",
         "t.oid::regtype::text",
-        f"""ROW(t.typtype, t.typowner::regrole, {_rights("t.typacl", "acldefault('T', t.typowner)")}, t.typbasetype::regtype, t.typtypmod, t.typnotnull, t.typdefault,
+        f"""ROW(obj_description(t.oid, 'pg_type'), t.typtype, t.typowner::regrole, {_rights("t.typacl", "acldefault('T', t.typowner)")}, t.typbasetype::regtype, t.typtypmod, t.typnotnull, t.typdefault,
                (SELECT array_agg(enumlabel ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = t.oid),
                (SELECT array_agg(pg_get_constraintdef(oid) ORDER BY conname) FROM pg_constraint WHERE contypid = t.oid))::text""",
         f"pg_type t WHERE t.oid >= {FIRST_OF_ITS_OWN} AND t.typrelid = 0 AND t.typcategory <> 'A' AND {_NO_MEMBER.format('pg_type', 't')}",
@@ -101,7 +103,7 @@ _OF_OTHERS = (
     (
         "'schema'",
         "quote_ident(n.nspname)",
-        f"""ROW(n.nspowner::regrole, {_rights("n.nspacl", "acldefault('n', n.nspowner)")})::text""",
+        f"""ROW(obj_description(n.oid, 'pg_namespace'), n.nspowner::regrole, {_rights("n.nspacl", "acldefault('n', n.nspowner)")})::text""",
         "pg_namespace n WHERE n.nspname !~ '^pg_(toast_)?temp_'",
     ),
     ("'large object'", "oid::text", "ROW(lomowner::regrole, lomacl)::text", "pg_largeobject_metadata"),
@@ -115,6 +117,14 @@ _PLAIN = (
     ("language", "pg_language", "quote_ident(c.lanname)"),
     ("collation", "pg_collation", "quote_ident(c.collname)"),
     ("text search configuration", "pg_ts_config", "quote_ident(c.cfgname)"),
+    ("text search dictionary", "pg_ts_dict", "quote_ident(c.dictname)"),
+    ("text search parser", "pg_ts_parser", "quote_ident(c.prsname)"),
+    ("text search template", "pg_ts_template", "quote_ident(c.tmplname)"),
+    ("conversion", "pg_conversion", "quote_ident(c.conname)"),
+    ("access method", "pg_am", "quote_ident(c.amname)"),
+    ("operator class", "pg_opclass", "concat(c.opcname, ' for ', c.opcintype::regtype)"),
+    ("operator family", "pg_opfamily", "quote_ident(c.opfname)"),
+    ("transform", "pg_transform", "concat('for ', c.trftype::regtype)"),
     ("extended statistics", "pg_statistic_ext", "quote_ident(c.stxname)"),
     ("operator", "pg_operator", "c.oid::regoperator::text"),
     ("cast", "pg_cast", "concat(c.castsource::regtype, ' to ', c.casttarget::regtype)"),

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import ClassVar, NoReturn
 
 FORMAT = 1
+_AS_JSON = "backslashreplace"
+"""Half of a surrogate pair, as in a file's undecodable name, becomes the escape that JSON has for it."""
 TESTS_FAILED = 1
 BUG = 70
 
@@ -154,7 +156,7 @@ def boundary(command: str, *, json_to: str = "") -> Iterator[Outcome]:
         tail = {"seconds": round(time.monotonic() - clock, 3), "error": error}
         text = json.dumps(_redacted({**head, **tail, **outcome.document}), indent=2, ensure_ascii=False) + "\n"
         if document_fd is not None:
-            with os.fdopen(document_fd, "w", encoding="utf-8") as stream:
+            with os.fdopen(document_fd, "w", encoding="utf-8", errors=_AS_JSON) as stream:
                 stream.write(text)
         for path in (outcome.copy, "" if document_fd is not None else json_to):
             _write_document(text, path)
@@ -178,7 +180,7 @@ def _write_document(text: str, path: str) -> None:
     if not path:
         return
     try:
-        with open(path, "w", encoding="utf-8") as stream:  # noqa: PTH123  # pathlib costs start-up time here
+        with open(path, "w", encoding="utf-8", errors=_AS_JSON) as stream:  # noqa: PTH123  # pathlib costs start-up time here
             stream.write(text)
     except OSError as error:
         _print_line(f"the JSON document cannot be written to {path!r}: {error.strerror}. Name a writable file.")

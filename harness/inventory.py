@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.database import literal
-from harness.targets import is_derived
+from harness.targets import is_derived, read_stamp
 
 if TYPE_CHECKING:
     from harness.database import Connection
@@ -20,6 +20,8 @@ HASHES_RECORDS = 140000
 """From PostgreSQL 14 on records have a hash."""
 _EXACT = "16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1114, 1184, 2950"
 """Types whose equality is identity, so that their own hash can replace the text's: numbers without a scale, times without a zone of their own, text, uuid."""
+COMMENT = "comment of this database"
+"""The setting that holds the stamp; one stamp is as good as another."""
 MAX_TRANSACTIONS = 20_000
 """Up to so many transactions are asked one by one whether they were rolled back."""
 STABLE = """SET search_path = pg_catalog; SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres';
@@ -138,8 +140,8 @@ def relations(connection: Connection) -> list[Relation]:
     """Return every table, materialised view and sequence with its counters, by name."""
     rows = connection.execute(b"""
         SELECT c.oid::bigint, format('%I.%I', n.nspname, c.relname), c.relkind::text,
-               current_setting('is_superuser')::boolean OR has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-                   AND NOT (c.relrowsecurity AND row_security_active(c.oid)),
+               c.relispopulated AND (current_setting('is_superuser')::boolean OR has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+                   AND NOT (c.relrowsecurity AND row_security_active(c.oid))),
                c.relfilenode::bigint, pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid),
                pg_stat_get_tuples_deleted(c.oid), CASE c.relkind WHEN 'S' THEN pg_stat_get_blocks_fetched(c.oid) ELSE 0 END
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -265,8 +267,9 @@ def outside(connection: Connection, name: str, role: str, *, shared: bool) -> Ou
                 LATERAL (SELECT split_part(one, '=', 1), substr(one, strpos(one, '=') + 1) FROM unnest(s.setconfig) one) AS unnest_(key, value)
            WHERE s.setdatabase = 0 OR d.datname = {literal(name)}
            UNION ALL SELECT name || ' of the server', setting FROM pg_settings WHERE source = 'configuration file' AND {powerful}
-           UNION ALL SELECT unnest(ARRAY['owner', 'rights', 'connection limit']) || ' of this database',
-                  unnest(ARRAY[pg_get_userbyid(datdba)::text, array(SELECT r::text FROM unnest(coalesce(datacl, acldefault('d', datdba))) r ORDER BY 1)::text, datconnlimit::text])
+           UNION ALL SELECT unnest(ARRAY['owner', 'rights', 'connection limit', 'comment']) || ' of this database',
+                  unnest(ARRAY[pg_get_userbyid(datdba)::text, array(SELECT r::text FROM unnest(coalesce(datacl, acldefault('d', datdba))) r ORDER BY 1)::text, datconnlimit::text,
+                               shobj_description(oid, 'pg_database')])
            FROM pg_database WHERE datname = {literal(name)};
            SELECT CASE l.objsubid WHEN 1 THEN (l.classid::bigint << 32 | l.objid::bigint)::text ELSE format('%s, %s', l.classid::int8, l.objid::int8) END,
                   coalesce(l.pid, 0), l.mode FROM pg_lock_status() l JOIN pg_database d ON d.oid = l.database
@@ -277,7 +280,7 @@ def outside(connection: Connection, name: str, role: str, *, shared: bool) -> Ou
     return Outside(
         roles=dict(roles),
         databases={found: owner for found, owner in databases if not is_derived(found)},
-        settings=dict(settings),
+        settings={key: "the stamp" if key == COMMENT and read_stamp(value) else value for key, value in settings},
         locks={(key, pid): mode for key, pid, mode in locks},
         prepared=dict(prepared),
     )

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness import report, runner, session, verdict
+from harness.arguments import check_serial
 from harness.errors import TESTS_FAILED, HarnessError, Interrupted, Outcome, UsageError
-from harness.packages import check_serial
 from harness.report import Reporter
 from harness.results import DatabaseReset, PackageResult, encode
 from harness.run import Request, document, run_once
@@ -164,6 +164,8 @@ def bisect(settings: Settings, shell: Mapping[str, str], question: Question, *, 
         say(f"{question.victim} has {len(earlier)} package(s) before it; one polluter takes at most {most} runs{each}")
         try:
             finding = search.run()
+        except UsageError:
+            raise  # the question is wrong: there is nothing to answer
         except (Interrupted, HarnessError):
             _answer(settings, question, search.so_far(), runs, outcome, say)
             raise

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError, redact
-from harness.results import PackageResult, TestResult
+from harness.results import BAD_OUTCOMES, PackageResult, TestResult
 
 if TYPE_CHECKING:
     from junitparser import TestCase, TestSuite
@@ -95,8 +95,8 @@ def _suite(result: PackageResult) -> TestSuite:
                 entry.text = _plain(test.output)
             case.result = [entry]
         suite.add_testcase(case)
-    if result.status in ("error", "crashed", "timeout", "missing") or (
-        result.status in ("failed", "empty") and not (result.fine or result.tests)
+    if result.status in ("error", "crashed", "timeout", "missing") or not (
+        result.fine or any(test.outcome in BAD_OUTCOMES for test in result.tests)
     ):
         case = TestCase(_plain(result.package), classname=_plain(result.package), time=result.seconds)
         case.result = [Error(_plain(result.detail or result.status), result.signal or result.status)]

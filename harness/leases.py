@@ -50,7 +50,12 @@ def state_folder() -> Path:
     if not home.startswith("/"):
         import pwd
 
-        home = pwd.getpwuid(os.getuid()).pw_dir
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            raise StackFailure(
+                f"uid {os.getuid()} has no home folder, and HOME is not set", next="Set HARNESS_STATE_DIR to a folder of your own."
+            ) from None
     return Path(home) / ".local/state/pgharness"
 
 
@@ -214,6 +219,11 @@ def _unwritable(folder: Path, error: OSError) -> NoReturn:
 def _read(path: Path) -> Lease | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return Lease(**{key: found[key] for key in Lease._fields if key in found})
+        lease = Lease(**{key: found[key] for key in Lease._fields if key in found})
     except (OSError, ValueError, TypeError):
         return None
+    model = Lease("", 0, taken=0.0)
+    is_whole = all(
+        isinstance(value, (int, float) if key == "taken" else type(getattr(model, key))) for key, value in lease._asdict().items()
+    )
+    return lease if is_whole else None

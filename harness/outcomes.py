@@ -25,6 +25,7 @@ Event = dict[str, Any]
 
 _ALL_PASSED, _TESTS_FAILED, _NO_TESTS = 0, 1, 5
 _EXIT_MEANS = {
+    1: "exit code 1, and no test failed",
     2: "pytest could not collect its tests, or was interrupted",
     3: "pytest was stopped, or failed itself",
     4: "pytest was used wrongly, or a conftest.py failed",
@@ -169,10 +170,12 @@ def _pytest_status(ended: Ended, tests: Sequence[TestResult], events: Sequence[E
         return "crashed", f"ended with exit code {code} before its session was over"
     if code == _NO_TESTS:
         return ("skipped", "") if tests else ("empty", "no test was collected")
+    is_bad = any(test.outcome in BAD_OUTCOMES for test in tests)
     if code != _ALL_PASSED:
-        return ("failed", "") if code == _TESTS_FAILED else ("error", _EXIT_MEANS.get(code or 0, f"exit code {code}"))
+        detail = "" if is_bad and code == _TESTS_FAILED else _EXIT_MEANS.get(code or 0, f"exit code {code}")
+        return "failed" if code == _TESTS_FAILED else "error", detail
     started, collected = sum("started" in event for event in events), sum(event.get("collected", 0) for event in events)
-    if 0 < started < collected or any(test.outcome in BAD_OUTCOMES for test in tests):
+    if started < collected or is_bad:
         return "error", f"stopped at test {started} of {collected}, with exit code 0"
     return _status_of_tests(tests), ""
 

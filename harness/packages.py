@@ -1,18 +1,17 @@
-"""What a package's child is given: its command line, its environment, and what a serial run forbids."""
+"""What a package's child is given: its command line and its environment."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.arguments import paths_within
 from harness.bytecode import PREFIX
 from harness.children import MARK
 from harness.commands import expand
-from harness.errors import UsageError
 from harness.outcomes import APPLICATION, BYTECODE, OUTCOMES, VARIABLES
 from harness.settings import Package, Settings
 from harness.targets import HIDDEN
@@ -21,13 +20,15 @@ if TYPE_CHECKING:
     from harness.envfile import Env
 
 _GONE = ("PG", "GIT_", "HARNESS_", "PYTEST_XDIST_")
-_GONE_BY_NAME = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTHONDONTWRITEBYTECODE", PREFIX)
-_LONG = "numprocesses maxprocesses dist tx looponfail workers tests-per-worker parallel-threads"
-_CACHED = (
-    "lf last-failed ff failed-first nf new-first lfnf last-failed-no-failures sw stepwise sw-skip stepwise-skip sw-reset stepwise-reset"
+_GONE_BY_NAME = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_VERSION",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONOPTIMIZE",
+    "PYTHONINSPECT",
+    PREFIX,
 )
-_REFUSED = re.compile(rf"--(?:{'|'.join(f'{_LONG} {_CACHED} cache-show picked testmon'.split())})(?:[-=].*)?")
-_SHORT = re.compile(r"-[xsvqlh]*(?:n(?!o)=?(?P<count>.*)|[df])")
 
 
 def child_environment(settings: Settings, role: str, env: Env, shell: Mapping[str, str]) -> dict[str, str]:
@@ -119,34 +120,3 @@ def prepare(
         (folder / "output").touch()
     argv = command_line(package, arguments, folder=folder, root=settings.root, is_coloured=is_coloured)
     return Prepared(folder, argv, run_environment(settings, package, env, shell, mark=mark, folder=folder))
-
-
-_TAKES_A_VALUE = ("-k", "-m", "-c", "-p", "-o", "-W", "-r")
-
-
-def paths_within(package: Package, arguments: Sequence[str], root: Path) -> list[str]:
-    """Return the arguments that name an existing file, folder or test within the package."""
-    folder = (root / package.path).resolve()
-    found = []
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        if argument.startswith("-") or before in _TAKES_A_VALUE or (before.startswith("--") and "=" not in before and "::" not in argument):
-            continue
-        base = argument.partition("[")[0].split("::")[0]
-        path = (root / base).resolve()
-        if base and path.exists() and (path == folder or folder in path.parents):
-            found.append(argument)
-    return found
-
-
-def check_serial(arguments: Sequence[str]) -> None:
-    """Raise UsageError for an option that runs tests in several processes or by what an earlier run remembered."""
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        if before in _TAKES_A_VALUE:
-            continue
-        short = _SHORT.fullmatch(argument)
-        is_none = short is not None and (short["count"] or (arguments[arguments.index(argument) + 1 :] or [""])[0]) == "0"
-        if _REFUSED.fullmatch(argument) or (short and not is_none):
-            raise UsageError(
-                f"{argument!r} does not go with a serial run in which nothing is remembered",
-                next="Leave it out: packages run one after another, every test anew; `--shard I/N` spreads them over machines.",
-            )

@@ -133,7 +133,10 @@ def start(server: Server, account: Account, data: Path, options: Sequence[str], 
     try:
         pid = process.spawn_detached(argv, env=child_environment(), cwd=Path("/"), stdout_path=log, user=account.user, group=account.group)
     except OSError as error:
-        raise StackFailure(f"{argv[0]} cannot be started: {error.strerror}", next="Mend it, or install the server again.") from error
+        raise StackFailure(
+            f"{error.filename} cannot be {'started' if error.filename == argv[0] else 'written'}: {error.strerror}",
+            next="Mend it and run the command again.",
+        ) from error
     return pid, start_of(pid)
 
 
@@ -146,11 +149,18 @@ def wait_until_ready(data: Path, pid: int, log: Path, offset: int) -> None:
         if found and found.pid == pid and found.is_ready:
             return
         if not process.is_alive(pid):
-            raise StackFailure(f"the server in {str(data)!r} did not start: {reason(log, offset)}", next=f"The whole log is {str(log)!r}.")
+            raise StackFailure(f"the server in {str(data)!r} did not start: {reason(log, offset)}", next=_advice(data, log))
         if time.monotonic() > deadline:
             raise StackFailure(f"the server in {str(data)!r} is not ready after {START_TIMEOUT:.0f} s", next=f"Look at {str(log)!r}.")
         time.sleep(pause)
         pause = min(pause * 1.1, 0.02)
+
+
+def _advice(data: Path, log: Path) -> str:
+    path = data / "postmaster.pid"
+    # Not for us to remove: by it a server sees that another one's memory is still in use.
+    torn = f"Once no postgres works on that folder, remove {str(path)!r}, which is torn. " if path.exists() and read(data) is None else ""
+    return f"{torn}The whole log is {str(log)!r}."
 
 
 def reason(log: Path, offset: int) -> str:

@@ -220,7 +220,7 @@ def step_summary(results: Sequence[PackageResult], *, pristine: bool, doubts: Se
 def append_step_summary(path: Path, results: Sequence[PackageResult], *, pristine: bool, doubts: Sequence[str] = ()) -> None:
     """Append the Markdown summary to the file that GitHub Actions names; UsageError when that cannot be written."""
     try:
-        with path.open("a", encoding="utf-8") as stream:
+        with path.open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(step_summary(results, pristine=pristine, doubts=doubts))
     except OSError as error:
         raise UsageError(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
 
 from harness import junit, page, report, runner, session, streams
-from harness.errors import Interrupted, Outcome, UsageError
-from harness.packages import check_serial
+from harness.arguments import check_paths, check_serial
+from harness.errors import Interrupted, Outcome, ResetFailed, UsageError
 from harness.report import Reporter
 from harness.results import DatabaseReset, PackageResult, encode, exit_code, totals
 from harness.runner import Workplace
 from harness.session import Opened
 from harness.settings import FILE, Package, Settings, is_ci
 from harness.upkeep import Upkeep
+
+_LOST = "the session that held the databases' locks was lost"
 
 
 class Request(NamedTuple):
@@ -61,10 +63,11 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
     The results stay in last.json, also those of an interrupted run. Raises what `session.opened` and `run_packages` raise.
     """
     check_serial(request.arguments)
+    roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
+    check_paths([package for package in settings.packages if package.role in roles], request.arguments, settings.root)
     reporter = Reporter(shell=shell, expected=runner.expected_seconds(settings), quiet=request.quiet)
     if request.shard and not request.packages:
         reporter.say(f"shard {request.shard[0]}/{request.shard[1]} has no packages: there are fewer packages than machines")
-    roles = [role for role in settings.test_roles if any(package.role == role for package in request.packages)]
     with (
         session.opened(settings, shell, roles=roles, wait=request.wait, say=reporter.say) as opened,
         runner.workplace(settings, request.packages, opened.env, shell=shell, say=reporter.say, arguments=request.arguments) as place,
@@ -74,8 +77,9 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
         databases = _prepare(opened, request, reporter, salt)
         try:
             run_once(opened, place, request, reporter, salt=salt)
-            if not session.still_holds(opened):
-                reporter.doubt("the session that held the databases' locks was lost")
+            is_held = session.still_holds(opened)
+            if not is_held:
+                reporter.doubt(_LOST)
         except Interrupted:
             _report(shell, request, reporter, databases)
             raise
@@ -83,6 +87,8 @@ def test(settings: Settings, shell: Mapping[str, str], request: Request, *, outc
             _leave(settings, request, reporter, databases, outcome)
     _report(shell, request, reporter, databases)
     outcome.exit = exit_code(reporter.results)
+    if not is_held and not outcome.exit:
+        raise ResetFailed(_LOST, next="Run it again: somebody else may have used the databases meanwhile.")
 
 
 def run_once(opened: Opened, place: Workplace, request: Request, reporter: Reporter, *, salt: str = "") -> list[PackageResult]:
@@ -119,7 +125,8 @@ def _prepare(opened: Opened, request: Request, reporter: Reporter, salt: str) ->
 def _leave(settings: Settings, request: Request, reporter: Reporter, databases: list[DatabaseReset], outcome: Outcome) -> None:
     """Hand the results to the boundary, which writes them as the last run's and where --json says."""
     folder = runner.results_folder(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # who writes the document tells what is wrong there
+        folder.mkdir(parents=True, exist_ok=True)
     outcome.copy = str(folder / runner.LAST)
     outcome.document = document(request, reporter, databases)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import conftests, junit, outcomes, packages
+from harness.arguments import check_serial, chooses_tests, paths_within
 from harness.children import Child, NotStarted, Starter, running, watchman
 from harness.errors import Interrupted
 from harness.interpreter import Interpreter, is_possible
@@ -22,6 +23,7 @@ from harness.process import command_line, start
 from harness.report import Reporter
 from harness.results import PackageResult, any_test_ran
 from harness.settings import Package, Settings, is_ci
+from harness.worktree import prove_not_hidden
 
 if TYPE_CHECKING:
     from harness.envfile import Env
@@ -76,6 +78,8 @@ def workplace(
     arguments: Sequence[str] = (),
 ) -> Iterator[Workplace]:
     """Prepare for `chosen`: their interpreters warm up while the caller resets. At the end no process of ours is left."""
+    if any(not package.command for package in chosen):
+        prove_not_hidden(settings.root)
     folder = Path(tempfile.mkdtemp(prefix="harness-run-"))
     mark = folder.name.removeprefix("harness-run-") + f".{os.getpid()}"
     interpreters: dict[str, Interpreter] = {}
@@ -115,7 +119,8 @@ def run_packages(  # noqa: PLR0913  # one keyword per flag
     running still runs, and its answer counts. Raises UsageError for arguments that break a serial run, and Interrupted again
     after INT, TERM or HUP, when no process is left: `reporter.results` then has what there is.
     """
-    packages.check_serial(arguments)
+    check_serial(arguments)
+    is_selection = chooses_tests(arguments, settings.root)
     _warn(settings, chosen, shell, reporter)
     strict = strict or settings.run.strict == "always" or (settings.run.strict == "ci" and is_ci(shell))
     results: list[PackageResult] = []
@@ -126,7 +131,7 @@ def run_packages(  # noqa: PLR0913  # one keyword per flag
             reporter.begin(package, number, len(chosen))
             results.append(_run_package(run, package, number, chosen))
             reporter.end(results[-1])
-            if fail_fast and not _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))[-1].fine:
+            if fail_fast and not _settled(settings, chosen, results, strict=strict, is_selection=is_selection)[-1].fine:
                 break
     except Interrupted:
         for result in run.cut:
@@ -135,7 +140,7 @@ def run_packages(  # noqa: PLR0913  # one keyword per flag
         raise
     finally:
         results += [outcomes.without_process(package, "not-run", "", time.time()) for package in chosen[len(results) :]]
-        results = _settled(settings, chosen, results, strict=strict, is_selection=bool(arguments))
+        results = _settled(settings, chosen, results, strict=strict, is_selection=is_selection)
         reporter.results = results
     return results
 
@@ -172,8 +177,8 @@ def _run_package(run: Run, package: Package, number: int, chosen: Sequence[Packa
         return outcomes.without_process(package, "missing", f"{package.path} is not there", started)
     if conftests.is_leftover(root / package.path):
         return outcomes.without_process(package, "missing", f"{package.path} holds nothing but __pycache__", started)
-    is_elsewhere = bool(run.arguments) and any(packages.paths_within(other, run.arguments, root) for other in chosen)
-    if is_elsewhere and not packages.paths_within(package, run.arguments, root):
+    is_elsewhere = bool(run.arguments) and any(paths_within(other, run.arguments, root) for other in chosen)
+    if is_elsewhere and not paths_within(package, run.arguments, root):
         return outcomes.without_process(package, "empty", "nothing of it was selected", started)
     if run.before:
         run.before(package)
@@ -181,7 +186,7 @@ def _run_package(run: Run, package: Package, number: int, chosen: Sequence[Packa
 
 
 def _prepare(run: Run, package: Package, number: int) -> packages.Prepared:
-    is_coloured = run.quiet and run.reporter.is_terminal
+    is_coloured = run.quiet and run.reporter.is_terminal and not run.shell.get("NO_COLOR")
     folder = run.folder / str(number)
     return packages.prepare(run.settings, package, run.env, run.shell, run.arguments, run.place.mark, folder, is_coloured=is_coloured)
 
@@ -203,6 +208,8 @@ def _run_process(run: Run, package: Package, number: int, following: Sequence[Pa
     cwd = root / package.path if package.command and (root / package.path).is_dir() else root
     folder, argv, env = prepared = _prepare(run, package, number)
     junit_file = cwd / package.junit if package.junit else None
+    if junit_file and junit_file.is_dir():
+        return outcomes.without_process(package, "error", f"its JUnit file {package.junit} is a folder", time.time())
     if junit_file:
         junit_file.unlink(missing_ok=True)
     interpreter = _interpreter(run, package)

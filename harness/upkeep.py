@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from harness import database, lock, session
 from harness.background import Background
+from harness.database import literal, quoted
+from harness.inventory import COMMENT
 from harness.report import Reporter
 from harness.residue import Residue
 from harness.results import PackageResult
@@ -31,9 +33,10 @@ class Upkeep:
 
     def __init__(self, run: Opened, reporter: Reporter) -> None:
         self._policy = run.settings.run.residue
-        self._sign = partial(lock.sign, run.connection, run.settings.root)
+        self._connection, self._root = run.connection, run.settings.root
         self._reporter = reporter
         self._names = {target.role: target.dsn.name for target in run.targets}
+        self._databases = database.ask_databases(run.connection)
         self._watches: dict[str, Watch] = {}
         self._isolations: dict[str, _Isolation] = {}
         for target in run.targets if self._policy != "off" else ():
@@ -66,7 +69,7 @@ class Upkeep:
         if isolation:
             isolation.start()
         with suppress(database.Error):  # a session that is lost is told of at the run's end
-            self._sign()
+            lock.sign(self._connection, self._root)
 
     def after(self, package: Package, result: PackageResult) -> PackageResult:
         """Look at what the package left; tell it, and let the package fail for it, as harness.toml says."""
@@ -74,6 +77,8 @@ class Upkeep:
         residue = watch.look() if watch else None
         if residue is None:
             return result
+        if any(change.name == COMMENT for change in residue.settings):
+            self._stamp_again(self._names[package.role])
         result = result._replace(residue=residue)
         if not residue.summary or package.allow_residue:
             return result
@@ -81,6 +86,13 @@ class Upkeep:
         if self._policy == "fail" and result.status in ("passed", "skipped", "empty"):
             return result._replace(status="failed", detail=f"left behind: {residue.summary}")
         return result
+
+    def _stamp_again(self, name: str) -> None:
+        """Put back the comment by which the next reset knows the database, if it is still the same one."""
+        then, now = self._databases[name], database.ask_databases(self._connection).get(name)
+        if now is not None and then.stamp is not None and (now.oid, now.stamp) == (then.oid, None):
+            with suppress(database.Error):  # the package may have taken it from us; the next reset says so
+                self._connection.execute(f"COMMENT ON DATABASE {quoted(name)} IS {literal(then.stamp.text())}".encode())
 
 
 class _Isolation:

@@ -21,9 +21,9 @@ def repository_of(top: Path) -> Path:
     git = top / ".git"
     try:
         if git.is_file():
-            git = (top / git.read_text().removeprefix("gitdir:").strip()).resolve()
+            git = (top / git.read_text(errors="surrogateescape").removeprefix("gitdir:").strip()).resolve()
         common = git / "commondir"
-        return (git / common.read_text().strip()).resolve() if common.exists() else git.resolve()
+        return (git / common.read_text(errors="surrogateescape").strip()).resolve() if common.exists() else git.resolve()
     except OSError:
         return top
 
@@ -62,3 +62,10 @@ def prove_own_tasks(root: Path) -> None:
             f"inv runs {loaded!r}, and the harness.toml here is in {str(root)!r}",
             next="Put a tasks.py beside it (`harness init` writes one), or call `harness`.",
         )
+
+
+def prove_not_hidden(root: Path) -> None:
+    """Raise UsageError when a package of `root`'s own has this one's name: pytest, which looks there first, would not find its plugin."""
+    own = [path for path in (root / "harness.py", root / "harness/__init__.py") if path.exists()]
+    if own and Path(__file__).parent != root / "harness":
+        raise UsageError(f"{str(own[0])!r} hides the harness from pytest", next="Rename it, or move it into a folder such as src.")

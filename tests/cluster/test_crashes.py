@@ -154,6 +154,46 @@ def test_a_recycled_pid_gets_no_signal(place: Place, innocent: int) -> None:
     place.run("stack-down", command="harness").expect(0, "is stopped")
 
 
+@pytest.mark.parametrize("text", ["", "garbage\n", "\0\0\0"])
+def test_a_torn_pid_file_is_named(place: Place, text: str) -> None:
+    """Ours to name, not to remove: by it a server sees that another one's memory is still in use."""
+    place.up().expect(0)
+    place.run("stack-down", command="harness").expect(0)
+    torn = place.data / "postmaster.pid"
+    torn.write_text(text)
+    os.chown(torn, place.data.stat().st_uid, place.data.stat().st_gid)
+    place.run("reset", command="harness").expect(5, f"remove {str(torn)!r}, which is torn")
+    torn.unlink()
+    place.run("reset", command="harness").expect(0)
+
+
+def test_a_server_without_a_readable_record_can_be_stopped(place: Place) -> None:
+    """The lease knows it too; what is committed stays, and the way out is said."""
+    place.up().expect(0)
+    pid = place.postmaster()
+    (place.data / "pgharness.json").write_text("{")
+    place.run("reset", command="harness").expect(5, "pgharness.json cannot be read", "inv stack-down")
+    place.run("stack-down", command="harness").expect(0, "is stopped")
+    wait_until_gone(pid)
+    assert (
+        "shut down"
+        in subprocess.run(
+            ["/bin/sh", "-c", 'cat "$0"', str(place.stack / "log")], capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-1]
+    )
+
+
+def test_a_log_that_cannot_be_written_is_named(place: Place) -> None:
+    """It, and not the server's program."""
+    (place.stack / "log").mkdir(parents=True)
+    place.up().expect(5, f"{place.stack / 'log'} cannot be written: Is a directory")
+
+
+def test_a_path_with_a_line_break_is_refused(make_place: Callable[..., Place]) -> None:
+    """No file of PostgreSQL's could hold it: the path is named, not what came of it."""
+    make_place("two\nlines").up().expect(2, "'", "has a line break", "Move the worktree.")
+
+
 def test_a_half_made_folder_is_swept(place: Place) -> None:
     """What a killed initdb left goes; a data folder that is not the harness's is never touched."""
     leftover = place.stack / "making-abc/data"

@@ -144,8 +144,8 @@ REFUSED = (
 @pytest.mark.parametrize("arguments", REFUSED.split("|"))
 def test_options_that_break_serial_are_refused_after_the_dashes(arguments: str) -> None:
     """A person who asks for workers or a cache is told why not, before anything starts."""
+    from harness.arguments import check_serial
     from harness.errors import UsageError
-    from harness.packages import check_serial
 
     with pytest.raises(UsageError, match="serial"):
         check_serial(arguments.split(" "))
@@ -156,7 +156,7 @@ def test_options_that_break_serial_are_refused_after_the_dashes(arguments: str) 
 )
 def test_other_options_pass(arguments: str) -> None:
     """What is no worker and no cache is handed on."""
-    from harness.packages import check_serial
+    from harness.arguments import check_serial
 
     check_serial(arguments.split(" "))
 

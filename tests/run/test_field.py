@@ -117,3 +117,49 @@ def test_other_worktrees_environment_is_not_used(sample_repository: SampleReposi
     environment = {"VIRTUAL_ENV": str(other.parent), "PATH": f"{other}:{os.environ['PATH']}", **NO_PLUGINS}
     subprocess.run(["/bin/sh", "-c", f"printf '#!/bin/sh\\nexit 99\\n' > '{other}/python'; chmod +x '{other}/python'"], check=True)
     sample_repository.run("test", env=environment).expect(0)
+
+
+def test_a_path_of_another_class_is_refused_before_the_reset(sample_repository: SampleRepository, scratch_cluster: ScratchCluster) -> None:
+    """It would run on the wrong database; nothing was asked of a server."""
+    sample_repository.run("test", "--", "tests/checkout/test_checkout.py").expect(2, "'tests/checkout/test_checkout.py' lies in no package")
+    assert "shop_test" not in scratch_cluster.databases()
+    sample_repository.run("test", "--e2e", "--", "tests/checkout/test_checkout.py", env=NO_PLUGINS).expect(0)
+
+
+def test_an_unpopulated_view_is_no_obstacle(sample_repository: SampleRepository) -> None:
+    """It has no rows to look at, before or after."""
+    sample_repository.migration("0002_view.sql", "CREATE MATERIALIZED VIEW hollow AS SELECT count(*) FROM item WITH NO DATA;\n")
+    sample_repository.run("test", env=NO_PLUGINS).expect(0, "all fine")
+    source = (
+        "def test_it(test_connection):\n    test_connection.execute('REFRESH MATERIALIZED VIEW hollow')\n    test_connection.commit()\n"
+    )
+    sample_repository.package("tests/orders", source, name="test_orders.py")
+    sample_repository.run("test", env=NO_PLUGINS).expect(0, "public.hollow 0 → 1 rows", "materialised view public.hollow changed")
+
+
+@pytest.mark.parametrize("mode", [[], ["--isolate"]], ids=["shared", "isolated"])
+def test_a_comment_on_the_database_is_told_and_shuts_nobody_out(sample_repository: SampleRepository, mode: list[str]) -> None:
+    """By its stamp the next reset knows the database: a test that takes it is named, and the stamp is put back."""
+    source = "def test_it(test_connection):\n    test_connection.execute(\"COMMENT ON DATABASE shop_test IS 'mine'\")\n    test_connection.commit()\n"
+    sample_repository.package("tests/orders", source, name="test_orders.py")
+    sample_repository.run("test", *mode, env=NO_PLUGINS).expect(0, "setting comment of this database: 'the stamp' → 'mine'")
+    sample_repository.run("reset").expect(0)
+
+
+def test_locks_that_were_lost_are_no_green(sample_repository: SampleRepository) -> None:
+    """Somebody else may have come in: the verdict is worth nothing."""
+    source = """
+def test_it(test_connection):
+    test_connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'harness run%'")
+"""
+    sample_repository.package("tests/orders", source, name="test_orders.py")
+    done = sample_repository.run("test", "--json", "document.json", env=NO_PLUGINS).expect(4, "locks was lost", "Run it again")
+    assert "1 passed" in done.output
+    assert json.loads((sample_repository.root / "document.json").read_text())["error"]["code"] == 4
+
+
+def test_results_that_cannot_be_kept_are_told_after_the_summary(sample_repository: SampleRepository) -> None:
+    """The tests have run: what they said is said."""
+    sample_repository.write("test/.stack", "")
+    done = sample_repository.run("test", env=NO_PLUGINS).expect(2, "all fine", "last.json", "Not a directory")
+    assert "bug" not in done.output

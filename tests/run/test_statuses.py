@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,76 @@ def test_a_selection_may_leave_packages_empty_but_not_all(tmp_path: Path) -> Non
     project.run("--", "-k", "plum").expect(1, "no test ran")
 
 
+@pytest.mark.parametrize("arguments", [["-v"], ["--tb=short"], ["--durations", "3", "-rA"]])
+def test_what_chooses_no_tests_excuses_no_empty_package(tmp_path: Path, arguments: list[str]) -> None:
+    """A look at more output is no reason for fewer tests."""
+    project = Project(tmp_path / "p", "tests/a", "tests/b")
+    project.package("tests/a", PASSING)
+    project.package("tests/b", "")
+    assert [package["status"] for package in project.packages("--", *arguments, code=1).values()] == ["passed", "empty"]
+
+
+@pytest.mark.parametrize("form", [["--deselect", "{}"], ["--deselect={}"]])
+def test_a_test_left_out_by_its_id_leaves_out_nothing_else(tmp_path: Path, form: list[str]) -> None:
+    """The id is an option's value, and no choice of paths."""
+    project = Project(tmp_path / "p", "tests/a", "tests/b")
+    project.package("tests/a", PASSING + FAILING)
+    project.package("tests/b", FAILING)
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests/a\n")
+    found = project.packages("--", *(part.format("tests/a/test_it.py::test_bad") for part in form), code=1)
+    assert {name: (package["status"], len(package["tests"])) for name, package in found.items()} == {
+        "tests/a": ("passed", 1),
+        "tests/b": ("failed", 1),
+    }
+
+
+def test_tests_that_were_collected_and_not_run_are_no_pass(tmp_path: Path) -> None:
+    """Whatever keeps pytest from running them, and also where an empty package would be fine."""
+    project = Project(tmp_path / "p", '{ path = "tests/a", allow_empty = true }', "tests/b")
+    project.package("tests/a", FAILING)
+    project.write("tests/a/conftest.py", "def pytest_runtestloop(): return True\n")
+    project.package("tests/b", PASSING)
+    done = project.run("--", "-v").expect(1, "stopped at test 0 of 1, with exit code 0")
+    assert "tests/a: error" in done.stdout
+
+
+def test_a_failure_without_a_failing_test_says_so_and_is_in_the_junit_file(tmp_path: Path) -> None:
+    """As of a coverage that is too low, or of a command that fails after its tests."""
+    project = Project(tmp_path / "p", "tests/a", '{ path = "tests/go", command = ["sh", "run.sh"], junit = "out.xml" }')
+    project.package("tests/a", PASSING)
+    project.write("tests/a/conftest.py", "def pytest_sessionfinish(session): session.exitstatus = 1\n")
+    project.write("tests/go/run.sh", "echo '<testsuite><testcase name=\"ok\"/></testsuite>' > out.xml; exit 3\n")
+    project.run("--junit", "all.xml").expect(1, "failed: tests/a: exit code 1, and no test failed", "failed: tests/go: exit code 3")
+    text = (project.root / "all.xml").read_text()
+    assert [re.search(rf'<testsuite name="{name}"[^>]* errors="(.)"', text)[1] for name in ("tests/a", "tests/go")] == ["1", "1"]  # type: ignore[index]  # each is there
+
+
+def test_half_a_character_in_a_reason_spoils_nothing(tmp_path: Path) -> None:
+    """A file's undecodable name is text to Python, and to no encoding."""
+    project = Project(tmp_path / "p", "tests/a")
+    project.package("tests/a", "import pytest\ndef test_it(): pytest.skip('no file \\udce9.txt')\ndef test_ok(): pass\n")
+    reasons = [test["reason"] for test in project.packages("--junit", "all.xml", "--html", "all.html", code=0)["tests/a"]["tests"]]
+    assert reasons == ["no file \udce9.txt", ""]
+    project.run("--json", "-").expect(0, '"reason": "no file \\udce9.txt"')
+
+
+def test_the_shells_python_settings_make_no_assertion_void(tmp_path: Path) -> None:
+    """Nor wait for somebody to type."""
+    project = Project(tmp_path / "p", "tests/a")
+    project.write("tests/a/checks.py", "def check(): assert 1 == 2\n")
+    project.package("tests/a", "from checks import check\ndef test_it(): check()\n")
+    assert project.packages(code=1, env={"PYTHONOPTIMIZE": "1", "PYTHONINSPECT": "1"})["tests/a"]["status"] == "failed"
+
+
+@pytest.mark.parametrize("name", ["harness/__init__.py", "harness.py"])
+def test_a_package_of_our_name_is_told(tmp_path: Path, name: str) -> None:
+    """The project's own comes first for pytest, which then has no plugin of ours."""
+    project = Project(tmp_path / "p", "tests/a")
+    project.package("tests/a", PASSING)
+    project.write(name, "")
+    project.run().expect(2, f"{str(project.root / name)!r} hides the harness from pytest", "Rename it")
+
+
 def test_a_path_after_the_dashes_runs_that_alone(tmp_path: Path) -> None:
     """A test named after `--` replaces its package's folder, and starts no other package."""
     project = Project(tmp_path / "p", "tests/a", "tests/b")
@@ -191,6 +262,9 @@ def test_a_commands_junit_file_is_its_tests(tmp_path: Path) -> None:
     assert result["skipped_for"] == {"TEST_DATABASE_URL": 1}
     project.write("tests/go/run.sh", "exit 0\n")
     project.run().expect(1, "tests/go: error (it did not write its JUnit file out.xml)")
+    (project.root / "tests/go/out.xml").mkdir()
+    project.run().expect(1, "tests/go: error (its JUnit file out.xml is a folder)")
+    (project.root / "tests/go/out.xml").rmdir()
     project.write("tests/go/run.sh", "echo '<testsuites' > out.xml\n")
     project.run().expect(1, "tests/go: error (its JUnit file out.xml cannot be read")
 

@@ -49,6 +49,29 @@ def test_where_the_state_folder_is(shell: dict[str, str], expected: str, monkeyp
     assert str(leases.state_folder()) == expected
 
 
+def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's arbitrary uid."""
+    for name in ("HARNESS_STATE_DIR", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    with pytest.raises(StackFailure, match="uid 987654 has no home folder") as caught:
+        leases.state_folder()
+    assert caught.value.next == "Set HARNESS_STATE_DIR to a folder of your own."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"worktree": "/x", "port": "17990"}', '{"worktree": null, "port": null}', '{"worktree": "/x", "port": 1, "data": 5}', "[]", "", "{"],
+)
+def test_a_lease_that_is_none_holds_nothing(state: Path, tmp_path: Path, text: str) -> None:
+    """A broken file takes no port, and keeps nobody from another."""
+    state.mkdir()
+    (state / "x.json").write_text(text)
+    assert leases.holders() == []
+    assert leases.take(worktree(tmp_path, "a"), PORTS).port in range(17990, 17993)
+    assert [lease.worktree for lease in leases.holders()] == [str(tmp_path / "a")]
+
+
 def test_a_port_stays_its_worktrees(tmp_path: Path) -> None:
     """Asked again, the same one; another worktree gets another, and the fourth of three is told all holders."""
     places = [worktree(tmp_path, name) for name in "abcd"]

@@ -44,6 +44,7 @@ TABLE = {
     "timeout": (judged(-15, *ONE, timed_out=True), "timeout", 143, "SIGTERM"),
     "not-started": (judged(None, trouble="python cannot be started"), "error", None, None),
     "unfinished": (judged(0, *ONE, OVER), "error", 0, None),
+    "none-of-those-collected": (judged(0, {"collected": 2}, OVER), "error", 0, None),
     "no-test": (judged(0, OVER), "empty", 0, None),
 }
 

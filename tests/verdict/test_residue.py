@@ -104,6 +104,30 @@ SOMETHING = {
         "REVOKE CONNECT ON DATABASE shop_test FROM PUBLIC",
         "setting rights of this database: '{=Tc/dev,dev=CTc/dev}' → '{=T/dev,dev=CTc/dev}'",
     ),
+    "a comment on the database": ("COMMENT ON DATABASE shop_test IS 'mine'", "setting comment of this database: none → 'mine'"),
+    "a comment on a table": ("COMMENT ON TABLE note IS 'mine'", "table public.note changed"),
+    "a comment on a column": ("COMMENT ON COLUMN note.body IS 'mine'", "table public.note changed"),
+    "a comment on a function": ("COMMENT ON FUNCTION twice IS 'mine'", "function public.twice(integer) changed"),
+    "a comment on a type": ("COMMENT ON TYPE mood IS 'mine'", "type public.mood changed"),
+    "a comment on a schema": ("COMMENT ON SCHEMA public IS 'mine'", "schema public changed"),
+    "a column's storage": ("ALTER TABLE note ALTER body SET STORAGE EXTERNAL", "table public.note changed"),
+    "a column's statistics": ("ALTER TABLE note ALTER body SET STATISTICS 7", "table public.note changed"),
+    "a view emptied": ("REFRESH MATERIALIZED VIEW total WITH NO DATA", "materialised view public.total changed"),
+    "an empty view": ("CREATE MATERIALIZED VIEW hollow AS SELECT 1 WITH NO DATA", "materialised view public.hollow made"),
+    "a text search dictionary": (
+        "CREATE TEXT SEARCH DICTIONARY d (TEMPLATE = simple)",
+        "text search dictionary d made",
+    ),
+    "a conversion": ("CREATE CONVERSION c FOR 'UTF8' TO 'LATIN1' FROM utf8_to_iso8859_1", "conversion c made"),
+    "a transform": (
+        "CREATE TRANSFORM FOR int LANGUAGE sql (FROM SQL WITH FUNCTION prsd_lextype(internal), TO SQL WITH FUNCTION int4recv(internal))",
+        "transform for integer made",
+    ),
+    "an operator class": (
+        "CREATE OPERATOR CLASS o FOR TYPE int USING btree AS FUNCTION 1 btint4cmp(int, int)",
+        "operator class o for integer made; operator family o made",
+    ),
+    "an access method": ("CREATE ACCESS METHOD a TYPE TABLE HANDLER heap_tableam_handler", "access method a made"),
     "a role": ("CREATE ROLE passer", "role passer made (outlives a reset)"),
     "a role's setting": (
         "ALTER ROLE dev SET work_mem = '9MB'",
@@ -119,7 +143,7 @@ SOMETHING = {
 @pytest.mark.parametrize(("sql", "expected"), SOMETHING.values(), ids=list(SOMETHING))
 def test_what_is_left_is_named_once(watched: Watched, sql: str, expected: str) -> None:
     """Each kind is named exactly, and is the next package's starting point."""
-    role = "su" if any(word in sql for word in ("PROGRAM", "pg_stat_reset", "TRIGGER ALL")) else "dev"
+    role = "su" if any(word in sql for word in ("PROGRAM", "pg_stat_reset", "TRIGGER ALL", "TRANSFORM", "CLASS", "METHOD")) else "dev"
     watched.run(sql, role=role)
     assert watched.summary() == expected
     assert watched.summary() == "-"
