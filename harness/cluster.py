@@ -287,17 +287,18 @@ def down(settings: Settings) -> bool:
     """Stop this worktree's cluster and keep its data; False when it did not run."""
     with leases.alone(settings.root):
         data = datafolder.find(settings)
+        record, is_torn = None, False
         try:
             record = datafolder.read_record(data)
         except StackFailure:
-            record = None  # the lease knows the server too
+            is_torn = True  # the lease knows the server too
         if record and datafolder.is_copy(settings, record):
             return False
         found = postmaster.running(data, record.process) if record else None
         lease = leases.read(settings.root)
         stopped = bool(record and found and launch.stop(settings, data, record, found))
         if lease and not found:
-            stopped = postmaster.stop(lease.pid, lease.started, lease.data, at_once=not data.is_dir())
+            stopped = postmaster.stop(lease.pid, lease.started, lease.data, at_once=not is_torn)
         if lease and lease.pid:
             leases.save(lease._replace(pid=0, started=""))
     return stopped

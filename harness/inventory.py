@@ -21,7 +21,8 @@ HASHES_RECORDS = 140000
 _EXACT = "16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1114, 1184, 2950"
 """Types whose equality is identity, so that their own hash can replace the text's: numbers without a scale, times without a zone of their own, text, uuid."""
 COMMENT = "comment of this database"
-"""The setting that holds the stamp; one stamp is as good as another."""
+STAMP = "the stamp"
+"""What stands for it in what is compared: one stamp is as good as another."""
 MAX_TRANSACTIONS = 20_000
 """Up to so many transactions are asked one by one whether they were rolled back."""
 STABLE = """SET search_path = pg_catalog; SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres';
@@ -280,7 +281,7 @@ def outside(connection: Connection, name: str, role: str, *, shared: bool) -> Ou
     return Outside(
         roles=dict(roles),
         databases={found: owner for found, owner in databases if not is_derived(found)},
-        settings={key: "the stamp" if key == COMMENT and read_stamp(value) else value for key, value in settings},
+        settings={key: STAMP if key == COMMENT and read_stamp(value) else value for key, value in settings},
         locks={(key, pid): mode for key, pid, mode in locks},
         prepared=dict(prepared),
     )

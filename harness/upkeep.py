@@ -66,6 +66,7 @@ class Upkeep:
         isolation = self._isolations.get(package.role)
         if isolation and isolation.renew() and package.role in self._watches:
             self._watches[package.role].renew()
+            self._databases = database.ask_databases(self._connection)
         if isolation:
             isolation.start()
         with suppress(database.Error):  # a session that is lost is told of at the run's end
@@ -78,7 +79,7 @@ class Upkeep:
         if residue is None:
             return result
         if any(change.name == COMMENT for change in residue.settings):
-            self._stamp_again(self._names[package.role])
+            self._stamp_again(package.role)
         result = result._replace(residue=residue)
         if not residue.summary or package.allow_residue:
             return result
@@ -87,12 +88,14 @@ class Upkeep:
             return result._replace(status="failed", detail=f"left behind: {residue.summary}")
         return result
 
-    def _stamp_again(self, name: str) -> None:
+    def _stamp_again(self, role: str) -> None:
         """Put back the comment by which the next reset knows the database, if it is still the same one."""
-        then, now = self._databases[name], database.ask_databases(self._connection).get(name)
-        if now is not None and then.stamp is not None and (now.oid, now.stamp) == (then.oid, None):
-            with suppress(database.Error):  # the package may have taken it from us; the next reset says so
+        name = self._names[role]
+        with suppress(database.Error):  # a package may have taken it from us; the next reset says so
+            then, now = self._databases[name], database.ask_databases(self._connection).get(name)
+            if now and then.stamp and (now.oid, now.stamp) == (then.oid, None):
                 self._connection.execute(f"COMMENT ON DATABASE {quoted(name)} IS {literal(then.stamp.text())}".encode())
+                self._watches[role].stamped()
 
 
 class _Isolation:

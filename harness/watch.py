@@ -102,6 +102,11 @@ class Watch:
         outside = left._replace(settings=settings, locks={}, prepared={})
         self._state = self._pristine._replace(position=here, relations=relations, outside=outside, sessions=frozenset())
 
+    def stamped(self) -> None:
+        """Take note that the database has its stamp again."""
+        if self._state:
+            self._state.outside.settings[inventory.COMMENT] = inventory.STAMP
+
     def look(self) -> Residue | None:
         """Return what differs from the last time, None for nothing at all; the next look compares with this one.
 

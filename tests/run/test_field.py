@@ -139,10 +139,18 @@ def test_an_unpopulated_view_is_no_obstacle(sample_repository: SampleRepository)
 
 @pytest.mark.parametrize("mode", [[], ["--isolate"]], ids=["shared", "isolated"])
 def test_a_comment_on_the_database_is_told_and_shuts_nobody_out(sample_repository: SampleRepository, mode: list[str]) -> None:
-    """By its stamp the next reset knows the database: a test that takes it is named, and the stamp is put back."""
+    """By its stamp the next reset knows the database: each test that takes it is named, and the stamp is put back."""
+    settings = sample_repository.root / "harness.toml"
+    sample_repository.settings(settings.read_text().replace('"tests/orders"', '"tests/orders", "tests/quiet", "tests/again"'))
     source = "def test_it(test_connection):\n    test_connection.execute(\"COMMENT ON DATABASE shop_test IS 'mine'\")\n    test_connection.commit()\n"
     sample_repository.package("tests/orders", source, name="test_orders.py")
-    sample_repository.run("test", *mode, env=NO_PLUGINS).expect(0, "setting comment of this database: 'the stamp' → 'mine'")
+    sample_repository.package("tests/quiet", "def test_it(test_connection): pass\n")
+    sample_repository.package("tests/again", source)
+    done = sample_repository.run("test", *mode, env=NO_PLUGINS).expect(0, "3 packages")
+    told = [line for line in done.stdout.splitlines() if "comment of this database" in line]
+    assert told == [
+        f"tests/{name} left in database 'shop_test': setting comment of this database: 'the stamp' → 'mine'" for name in ("orders", "again")
+    ]
     sample_repository.run("reset").expect(0)
 
 
