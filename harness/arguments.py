@@ -80,11 +80,11 @@ def chooses_tests(arguments: Sequence[str], root: Path) -> bool:
 
 def check_serial(arguments: Sequence[str]) -> None:
     """Raise UsageError for an option that runs tests in several processes or by what an earlier run remembered."""
-    for before, argument in zip(("", *arguments), arguments, strict=False):
+    for before, argument, after in zip(("", *arguments), arguments, (*arguments[1:], ""), strict=False):
         if before in _TAKES_A_VALUE:
             continue
         short = _SHORT.fullmatch(argument)
-        is_none = short is not None and (short["count"] or (arguments[arguments.index(argument) + 1 :] or [""])[0]) == "0"
+        is_none = short is not None and (short["count"] or after) == "0"
         if _REFUSED.fullmatch(argument) or (short and not is_none):
             raise UsageError(
                 f"{argument!r} does not go with a serial run in which nothing is remembered",

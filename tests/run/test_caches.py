@@ -136,7 +136,7 @@ def test_pytest_addopts_is_not_used(tmp_path: Path) -> None:
 
 
 REFUSED = (
-    "-n 4|-n4|-n=4|-nauto|-xn4|-vn 4|--numprocesses=4|--numprocesses 4|--dist loadscope|-d|-f|--looponfail|--lf|-x --lf|--ff|--last-failed"
+    "-n 4|-n 0 -n 4|-n4|-n=4|-nauto|-xn4|-vn 4|--numprocesses=4|--numprocesses 4|--dist loadscope|-d|-f|--looponfail|--lf|-x --lf|--ff|--last-failed"
     "|--sw|--stepwise|--nf|--testmon|--testmon-noselect|--cache-show"
 )
 
